@@ -1,0 +1,41 @@
+# Two commands: `make demo` and `make test`. Each sets up .venv on first use and then does its job.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+# For example TORCH_ARGS="--index-url https://download.pytorch.org/whl/cpu" for a CPU build.
+TORCH_ARGS ?=
+TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' requirements.lock)
+
+.PHONY: demo test setup lint unit integration clean
+
+demo: setup
+	$(BIN)/trainmaster train experiment=demo
+
+test: lint unit integration
+
+setup: $(STAMP)
+
+# torch comes first: DeepSpeed's own build imports it, so it is built without isolation.
+$(STAMP): requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c requirements.lock $(TORCH_ARGS) $(TORCH)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c requirements.lock setuptools wheel hatchling editables ninja py-cpuinfo packaging
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -r requirements.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
+	touch $@
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: setup
+	$(BIN)/python -m pytest tests/unit
+
+integration: setup
+	$(BIN)/python -m pytest tests/integration
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

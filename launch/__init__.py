@@ -1,0 +1,1 @@
+"""How processes are started: a pure LaunchSpec becomes a Request, and `execute` runs that Request unchanged."""

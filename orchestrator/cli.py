@@ -1,0 +1,194 @@
+"""`trainmaster VERB [overrides]`: the one place where results are printed and exit codes chosen."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from orchestrator.config import RunConfig
+
+VERSION = "0.1.0"
+
+_HELP = """\
+trainmaster plans, launches and watches QLoRA fine-tunes.
+
+Usage: trainmaster VERB [KEY=VALUE ...]
+
+Verbs
+  probe      what this machine is: devices, links, islands
+  estimate   memory and step time of the configuration, term by term
+  plan       every strategy, ranked, with the reason for each rejection
+  train      plan, launch, watch and report
+
+Examples
+  trainmaster train experiment=demo
+  trainmaster plan model=./my-llama data=rows.jsonl data.seq_len=2048
+  trainmaster train model=org/name data=rows.jsonl engine=zero3 run_dir=runs/first
+  trainmaster train resume=runs/first
+  trainmaster train -m experiment=demo optimizer.lr=1e-3,4e-3
+
+Keys       trainmaster VERB --cfg job   prints all of them with their values
+           trainmaster VERB --help      lists the config groups
+Output     format=json prints one JSON document; save=FILE writes it
+Exit code  0 done, 2 bad input, 3 nothing fits, 4 the run failed, 75 stopped and resumable
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb; returns the exit code."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if not argv or argv[0] in {"-h", "--help", "help"}:
+        print(_HELP, end="")
+        return 0 if argv else int(ExitCode.BAD_INPUT)
+    if argv[0] in {"-V", "--version"}:
+        print(f"trainmaster {VERSION}")
+        return 0
+    try:
+        return _dispatch(argv[0], argv[1:])
+    except UserError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader (head, less) has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(verb: str, arguments: list[str]) -> int:
+    from orchestrator.config_codec import nearest
+    from orchestrator.errors import Problem
+
+    verbs: dict[str, Callable[[RunConfig], int]] = {
+        "probe": _probe,
+        "estimate": _estimate,
+        "plan": _plan,
+        "train": _train,
+    }
+    if verb not in verbs:
+        raise UserError(Problem(where=verb, found="no such verb", remedy=nearest(verb, verbs)))
+    from orchestrator.compose import compose, run_hydra
+
+    if any(item.startswith("-") for item in arguments):
+        return run_hydra(verb, arguments)
+    from orchestrator.resume import with_saved_config
+
+    needs_job = verb != "probe"
+    config, _ = compose(with_saved_config(arguments), needs_job=needs_job)
+    return verbs[verb](config)
+
+
+def _is_json(config: RunConfig) -> bool:
+    return config.format.value == "json"
+
+
+def _emit(config: RunConfig, body: dict[str, Any], text: str) -> None:
+    """Print a result once, in the format asked for, and save it where asked."""
+    document = json.dumps(body, indent=2) + "\n"
+    if config.save:
+        _write(Path(config.save), document, "save")
+    print(document if _is_json(config) else text, end="")
+
+
+def _write(path: Path, text: str, key: str) -> None:
+    from orchestrator.errors import Problem
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            Problem(where=f"{key}={path}", found=f"cannot write: {error.strerror}", remedy="Give another path.")
+        ) from error
+
+
+def _probe(config: RunConfig) -> int:
+    from orchestrator.inputs import machine_of
+    from topology.codec import to_json
+    from topology.render import render
+
+    topology = machine_of(config)
+    _emit(config, to_json(topology), render(topology))
+    return 0
+
+
+def _made_plan(config: RunConfig, *, download: bool = False, run_id: str = "") -> tuple[Any, Any]:
+    from orchestrator.inputs import gather
+    from orchestrator.planner.build import make_plan
+
+    inputs = gather(config, download=download)
+    name = run_id or f"plan-{time.strftime('%Y%m%d-%H%M%S')}"
+    plan = make_plan(config, inputs.topology, inputs.model, inputs.data, name)
+    for note in inputs.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return plan, inputs
+
+
+def _estimate(config: RunConfig) -> int:
+    from orchestrator.planner.explain import explain_estimate
+    from orchestrator.planner.plan import to_json
+
+    plan, _ = _made_plan(config)
+    body = to_json(plan)["chosen"]
+    _emit(config, body, explain_estimate(plan))
+    return 0
+
+
+def _plan(config: RunConfig) -> int:
+    from orchestrator import run_dir
+    from orchestrator.planner.explain import explain
+    from orchestrator.planner.plan import dumps, to_json
+
+    folder = run_dir.choose(config).path if config.run_dir else None
+    plan, _ = _made_plan(config, run_id=folder.name if folder else "")
+    if folder is not None:
+        _write(folder / "plan.json", dumps(plan), "run_dir")
+    _emit(config, to_json(plan), explain(plan))
+    return 0
+
+
+def _train(config: RunConfig) -> int:
+    from orchestrator import run_dir, supervise
+    from orchestrator.planner.plan import to_json
+
+    run = run_dir.choose(config)
+    summary = run.summary if run.resuming else None
+    if summary is not None and summary.get("status") == "done":
+        print(f"already finished: {run.path}", file=sys.stderr)
+        _emit(config, summary, f"Nothing to do. Adapter: {run.path / 'adapter'}\n")
+        return 0
+    plan, inputs = _made_plan(config, download=not config.dry_run, run_id=run.path.name)
+    attempt = supervise.make_attempt(plan, inputs.topology, run)
+    if config.dry_run:
+        _emit(config, {"plan": to_json(plan), **supervise.dry_run_json(attempt)}, supervise.dry_run_text(attempt))
+        return 0
+    return _run_and_report(config, plan, attempt, run)
+
+
+def _run_and_report(config: RunConfig, plan: Any, attempt: Any, run: Any) -> int:  # noqa: ANN401
+    from orchestrator import supervise
+    from orchestrator.report.text import summary_text
+
+    stream = sys.stderr if _is_json(config) else sys.stdout
+
+    def say(line: str) -> None:
+        print(line, file=stream, flush=True)
+
+    say(f"{plan.machine}\n{plan.workload.text}\nchosen: {plan.chosen.strategy.label}\nrun directory: {run.path}")
+    body = supervise.run_attempt(attempt, run, say)
+    _emit(config, body, "\n" + summary_text(plan, body, run.path))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,302 @@
+"""The typed configuration of a run: frozen values, valid when they exist.
+
+Hydra composes plain YAML (`configs/`); this module turns the result into typed values and reports
+every problem at once. Nothing here touches disk, clock or environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Quant(Enum):
+    """How the frozen base is stored."""
+
+    nf4 = "nf4"
+    fp4 = "fp4"
+    int8 = "int8"
+    none = "none"
+
+
+class Precision(Enum):
+    """Arithmetic of the forward and backward pass."""
+
+    auto = "auto"
+    bf16 = "bf16"
+    fp16 = "fp16"
+    fp32 = "fp32"
+
+
+class Dtype(Enum):
+    """Storage type of the adapters (and so of their gradients and moments)."""
+
+    auto = "auto"
+    bf16 = "bf16"
+    fp16 = "fp16"
+    fp32 = "fp32"
+
+
+class Checkpointing(Enum):
+    """Which activations are recomputed in the backward pass."""
+
+    auto = "auto"
+    full = "full"
+    selective = "selective"
+    none = "none"
+
+
+class Engine(Enum):
+    """Who shards what."""
+
+    auto = "auto"
+    ddp = "ddp"
+    zero3 = "zero3"
+
+
+class Backend(Enum):
+    """Who starts the ranks."""
+
+    torchrun = "torchrun"
+    deepspeed = "deepspeed"
+    local = "local"
+
+
+class Shape(Enum):
+    """Shape of a data row."""
+
+    auto = "auto"
+    messages = "messages"
+    prompt_completion = "prompt_completion"
+    alpaca = "alpaca"
+    sharegpt = "sharegpt"
+
+
+class Padding(Enum):
+    """Length rows of a micro-batch are padded to."""
+
+    longest = "longest"
+    static = "static"
+
+
+class Offload(Enum):
+    """Where ZeRO-3 keeps a partition between uses."""
+
+    none = "none"
+    cpu = "cpu"
+    nvme = "nvme"
+
+
+class Attention(Enum):
+    """Attention kernel of transformers."""
+
+    auto = "auto"
+    sdpa = "sdpa"
+    eager = "eager"
+    flash_attention_2 = "flash_attention_2"
+
+
+class Schedule(Enum):
+    """Learning-rate schedule after warm-up."""
+
+    linear = "linear"
+    cosine = "cosine"
+    constant = "constant"
+
+
+class Optimizer(Enum):
+    """Optimizer of the adapters."""
+
+    adamw = "adamw"
+    adamw_8bit = "adamw_8bit"
+    paged_adamw_8bit = "paged_adamw_8bit"
+
+
+class Stack(Enum):
+    """Whose kernels the estimate assumes."""
+
+    trl = "trl"
+    hf_plain = "hf_plain"
+
+
+class NoneOnly(Enum):
+    """A group whose only option, so far, is to do nothing."""
+
+    none = "none"
+
+
+class OutputFormat(Enum):
+    """How a verb prints its result."""
+
+    text = "text"
+    json = "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """The base model. `path` is a local folder or a hub id."""
+
+    path: str
+    revision: str = ""
+    trust_remote_code: bool = False
+    attention: Attention = Attention.auto
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataConfig:
+    """Training and held-out rows. `seq_len` counts tokens; 0 rows mean no limit."""
+
+    path: str
+    eval_path: str = ""
+    eval_fraction: float = 0.05
+    shape: Shape = Shape.auto
+    seq_len: int | None = None
+    packing: bool = False
+    group_by_length: bool = False
+    padding: Padding = Padding.longest
+    assistant_only: bool = True
+    max_rows: int = 0
+    max_eval_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseConfig:
+    """Quantisation of the frozen base."""
+
+    quant: Quant = Quant.nf4
+    double_quant: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterConfig:
+    """LoRA adapters. `targets` is `all-linear` or module names separated by commas."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ("all-linear",)
+    dtype: Dtype = Dtype.auto
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    """Rows per optimizer step over all ranks, and how long to train.
+
+    `micro` is rows per rank and forward pass (None: the planner chooses). `max_steps` 0 means
+    `epochs` decides.
+    """
+
+    global_: int = 16
+    micro: int | None = None
+    epochs: float = 1.0
+    max_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """Optimizer and learning-rate schedule."""
+
+    name: Optimizer = Optimizer.adamw
+    lr: float = 2e-4
+    schedule: Schedule = Schedule.cosine
+    warmup_fraction: float = 0.05
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    max_grad_norm: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Engine and the ZeRO-3 knobs. Units of the knobs are elements of the stored dtype, not bytes.
+
+    None lets the planner derive a knob from the model and the topology.
+    """
+
+    name: Engine = Engine.auto
+    offload_param: Offload = Offload.cpu
+    offload_optimizer: Offload = Offload.cpu
+    nvme_path: str = ""
+    param_persistence_threshold: int | None = None
+    prefetch_bucket_size: int | None = None
+    max_live_parameters: int | None = None
+    max_reuse_distance: int | None = None
+    reduce_bucket_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchConfig:
+    """How the ranks are started. Port 0 means a free one."""
+
+    backend: Backend = Backend.torchrun
+    master_port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """When the run saves. `every` counts optimizer steps (0: only at the end)."""
+
+    every: int = 50
+    keep: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalConfig:
+    """When the run evaluates. `every` counts optimizer steps (0: before and after only)."""
+
+    every: int = 0
+    before: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressConfig:
+    """Gradient compression."""
+
+    name: NoneOnly = NoneOnly.none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultsConfig:
+    """Faults to inject."""
+
+    name: NoneOnly = NoneOnly.none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyConfig:
+    """Where the description of the machine comes from: empty `path` probes this host."""
+
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Everything one verb needs. `devices` 0 uses all; `allocator` empty lets the planner choose."""
+
+    model: ModelConfig
+    data: DataConfig
+    base: BaseConfig = field(default_factory=BaseConfig)
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    compress: CompressConfig = field(default_factory=CompressConfig)
+    faults: FaultsConfig = field(default_factory=FaultsConfig)
+    topology: TopologyConfig = field(default_factory=TopologyConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    precision: Precision = Precision.auto
+    checkpointing: Checkpointing = Checkpointing.auto
+    stack: Stack = Stack.trl
+    devices: int = 0
+    nodes: int = 1
+    allocator: str = ""
+    seed: int = 0
+    run_dir: str = ""
+    resume: str = ""
+    dry_run: bool = False
+    format: OutputFormat = OutputFormat.text
+    save: str = ""
+    picture: str = ""

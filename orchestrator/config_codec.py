@@ -1,0 +1,153 @@
+"""Plain mappings (Hydra, plan.json) to and from the typed configuration, all problems at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from orchestrator.config import RunConfig
+from orchestrator.config_rules import check_rules
+from orchestrator.errors import Problem, UserError
+
+_AUTO = ("auto", "", None)
+_MISSING = object()
+
+
+def nearest(name: str, known: typing.Iterable[str]) -> str:
+    """Return a hint naming the closest known name, or the whole list when none is close."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(names)}."
+
+
+def parse_config(raw: Mapping[str, Any]) -> RunConfig:
+    """Build the typed configuration.
+
+    Raises:
+        UserError: with one problem for each wrong key or value.
+    """
+    problems: list[Problem] = []
+    config = _parse_dataclass(RunConfig, raw, "", problems)
+    if not problems and isinstance(config, RunConfig):
+        problems.extend(check_rules(config))
+    if problems or not isinstance(config, RunConfig):
+        raise UserError(*problems)
+    return config
+
+
+def dump_config(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any of our config dataclasses
+    """Return the plain mapping that `parse_config` reads back to an equal value."""
+    out: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            value = dump_config(value)
+        elif isinstance(value, Enum):
+            value = value.value
+        elif isinstance(value, tuple):
+            value = list(value)
+        out[_key(field.name)] = value
+    return out
+
+
+def _key(field_name: str) -> str:
+    return field_name.removesuffix("_")  # `global` is a keyword of the language
+
+
+def _parse_dataclass(cls: type, raw: object, path: str, problems: list[Problem]) -> object:
+    if not isinstance(raw, Mapping):
+        problems.append(
+            Problem(where=path, found=f"found {raw!r}", remedy="Give a group of keys here.")
+        )
+        return None
+    hints = typing.get_type_hints(cls)
+    known = {_key(field.name): field for field in dataclasses.fields(cls)}
+    for key in raw:
+        if key not in known:
+            remedy = nearest(str(key), known)
+            problems.append(Problem(where=f"{path}{key}", found="no such key", remedy=remedy))
+    values: dict[str, Any] = {}
+    before = len(problems)
+    for key, field in known.items():
+        value = raw.get(key, _MISSING)
+        if value is _MISSING or value == "???":
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+                problems.append(_required(path + key))
+            continue
+        values[field.name] = _parse_value(hints[field.name], value, path + key, problems)
+    return cls(**values) if len(problems) == before else None
+
+
+def _required(where: str) -> Problem:
+    example = {"model.path": "model=./my-llama or model=org/name", "data.path": "data=rows.jsonl"}
+    return Problem(
+        where=where,
+        found="no value given",
+        remedy=f"Give one, for example {example.get(where, where + '=VALUE')}.",
+    )
+
+
+def _parse_value(hint: Any, value: object, path: str, problems: list[Problem]) -> object:  # noqa: ANN401
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _parse_dataclass(hint, value, path + ".", problems)
+    if isinstance(hint, types.UnionType):  # `int | None`: None stands for "auto"
+        if value in _AUTO:
+            return None
+        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _parse_enum(hint, value, path, problems)
+    if typing.get_origin(hint) is tuple:
+        return _parse_names(value, path, problems)
+    return _parse_scalar(hint, value, path, problems)
+
+
+def _parse_enum(hint: type[Enum], value: object, path: str, problems: list[Problem]) -> object:
+    text = "none" if value is None else str(value).lower()
+    for member in hint:
+        if member.value == text:
+            return member
+    problems.append(
+        Problem(
+            where=path,
+            found=f"found {value!r}",
+            remedy=f"Use one of {', '.join(member.value for member in hint)}.",
+        )
+    )
+    return None
+
+
+def _parse_names(value: object, path: str, problems: list[Problem]) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if isinstance(items, (list, tuple)):
+        names = tuple(str(item).strip() for item in items if str(item).strip())
+        if names:
+            return names
+    problems.append(
+        Problem(where=path, found=f"found {value!r}", remedy="Give names separated by commas.")
+    )
+    return ()
+
+
+def _parse_scalar(hint: type, value: object, path: str, problems: list[Problem]) -> object:
+    if hint is bool and isinstance(value, bool):
+        return value
+    if hint is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if hint is str and isinstance(value, (str, int, float)):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    if hint is str and value is None:
+        return ""
+    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    problems.append(
+        Problem(where=path, found=f"found {value!r}", remedy=f"Give {kinds.get(hint, hint)}.")
+    )
+    return None

@@ -1,0 +1,140 @@
+"""Rules between values of the configuration that a type cannot state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.config import (
+    Backend,
+    Engine,
+    Offload,
+    Optimizer,
+    Padding,
+    Precision,
+    Quant,
+    RunConfig,
+)
+from orchestrator.errors import Problem
+
+
+def check_rules(config: RunConfig) -> Iterator[Problem]:
+    """Yield one problem for each rule that the configuration breaks."""
+    yield from _check_ranges(config)
+    yield from _check_combinations(config)
+
+
+def _check_ranges(config: RunConfig) -> Iterator[Problem]:
+    least_one = {
+        "adapter.rank": config.adapter.rank,
+        "batch.global": config.batch.global_,
+        "batch.micro": 1 if config.batch.micro is None else config.batch.micro,
+        "data.seq_len": 8 if config.data.seq_len is None else config.data.seq_len,
+        "nodes": config.nodes,
+        "checkpoint.keep": config.checkpoint.keep,
+    }
+    not_negative = {
+        "devices": config.devices,
+        "data.max_rows": config.data.max_rows,
+        "data.max_eval_rows": config.data.max_eval_rows,
+        "batch.max_steps": config.batch.max_steps,
+        "checkpoint.every": config.checkpoint.every,
+        "eval.every": config.eval.every,
+        "optimizer.weight_decay": config.optimizer.weight_decay,
+        "optimizer.max_grad_norm": config.optimizer.max_grad_norm,
+        "seed": config.seed,
+    }
+    positive = {
+        "optimizer.lr": config.optimizer.lr,
+        "optimizer.eps": config.optimizer.eps,
+        "batch.epochs": config.batch.epochs,
+        "adapter.alpha": config.adapter.alpha,
+    }
+    fractions = {
+        "data.eval_fraction": config.data.eval_fraction,
+        "adapter.dropout": config.adapter.dropout,
+        "optimizer.warmup_fraction": config.optimizer.warmup_fraction,
+        "optimizer.beta1": config.optimizer.beta1,
+        "optimizer.beta2": config.optimizer.beta2,
+    }
+    for where, value in least_one.items():
+        if value < 1:
+            yield _out_of_range(where, value, "Give a whole number of at least 1.")
+    for where, value in not_negative.items():
+        if value < 0:
+            yield _out_of_range(where, value, "Give 0 or more.")
+    for where, value in positive.items():
+        if not value > 0:
+            yield _out_of_range(where, value, "Give a number above 0.")
+    for where, value in fractions.items():
+        if not 0 <= value < 1:
+            yield _out_of_range(where, value, "Give a number from 0 up to, not including, 1.")
+
+
+def _out_of_range(where: str, value: float, remedy: str) -> Problem:
+    return Problem(where=where, found=f"found {value}", remedy=remedy)
+
+
+def _check_combinations(config: RunConfig) -> Iterator[Problem]:
+    if config.batch.micro is not None and config.batch.micro > config.batch.global_:
+        yield Problem(
+            where="batch.micro",
+            found=f"found {config.batch.micro} rows, more than batch.global={config.batch.global_}",
+            remedy="Lower batch.micro or raise batch.global.",
+        )
+    if config.nodes > 1:
+        yield Problem(
+            where="nodes",
+            found=f"found {config.nodes}",
+            remedy="Launching on several hosts is not there yet: use nodes=1, or start "
+            "`torchrun -m orchestrator.train.worker RUN/plan.json` on each host.",
+        )
+    if config.launch.backend is Backend.local and config.devices > 1:
+        yield Problem(
+            where="launch",
+            found=f"launch=local starts one rank, devices={config.devices} asks for more",
+            remedy="Use launch=torchrun or devices=1.",
+        )
+    if config.data.packing and config.data.group_by_length:
+        yield Problem(
+            where="data.group_by_length",
+            found="packing already evens out the lengths",
+            remedy="Set one of data.packing and data.group_by_length.",
+        )
+    if config.data.packing and config.data.padding is Padding.static:
+        yield Problem(
+            where="data.padding",
+            found="packed rows already fill the block",
+            remedy="Set one of data.packing=true and data.padding=static.",
+        )
+    yield from _check_zero3(config)
+
+
+def _check_zero3(config: RunConfig) -> Iterator[Problem]:
+    if config.engine.name is not Engine.zero3:
+        return
+    nvme = Offload.nvme in (config.engine.offload_param, config.engine.offload_optimizer)
+    if nvme and not config.engine.nvme_path:
+        yield Problem(
+            where="engine.nvme_path",
+            found="offload to NVMe asked for, but no folder given",
+            remedy="Set engine.nvme_path to a folder on the fast disk.",
+        )
+    if config.base.quant is Quant.int8:
+        yield Problem(
+            where="base.quant",
+            found="int8 weights lose their scales when ZeRO-3 partitions them",
+            remedy="Use base.quant=nf4 with engine=zero3, or engine=ddp.",
+        )
+    if config.optimizer.name is not Optimizer.adamw:
+        yield Problem(
+            where="optimizer",
+            found=f"found {config.optimizer.name.value} with engine=zero3",
+            remedy="ZeRO-3 flattens the adapters into one tensor that 8-bit optimizers cannot "
+            "save block by block: use optimizer=adamw (its states are small) or engine=ddp.",
+        )
+    if config.precision is Precision.fp16 and config.engine.offload_optimizer is Offload.nvme:
+        yield Problem(
+            where="precision",
+            found="fp16 with an optimizer on NVMe",
+            remedy="Use engine.offload_optimizer=cpu.",
+        )

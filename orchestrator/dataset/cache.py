@@ -1,0 +1,216 @@
+"""Token rows kept in the run directory, made by one process of a host and mapped by all.
+
+`manifest.json` is renamed into place last, so a folder with a manifest is complete. It holds the
+content key and the checksum of every file; a folder that disagrees is made again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import socket
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from orchestrator.dataset.stats import Stats
+from orchestrator.dataset.store import TokenRows, write_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from transformers import PreTrainedTokenizerBase
+
+    from orchestrator.dataset.examples import Example
+
+SCHEMA = 1
+# Their releases change templates, tokens or packing.
+_LIBRARIES = ("transformers", "tokenizers", "trl")
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """Training or eval rows as they were made."""
+
+    examples: Sequence[Example]
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What a build hands to the cache; `notes` and `chat_template` are kept with it."""
+
+    sides: Mapping[str, Side]
+    notes: tuple[str, ...] = ()
+    chat_template: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cached:
+    """Memory-mapped rows by side ("train", "eval") and what was recorded with them.
+
+    Attributes:
+        chat_template: to be saved with the adapter; None if the tokenizer's own was used.
+        is_rebuilt: this call made the files.
+    """
+
+    rows: Mapping[str, TokenRows]
+    stats: Mapping[str, Stats]
+    notes: tuple[str, ...]
+    chat_template: str | None
+    is_rebuilt: bool
+
+
+class _UnusableError(Exception):
+    """Why the files on disk are not to be used."""
+
+
+def content_key(files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, options: Mapping[str, object]) -> str:
+    """SHA-256 over the source bytes, the tokenizer, the options and the libraries' versions."""
+    digest = hashlib.sha256(f"trainmaster-data-{SCHEMA}".encode())
+    for path in files:
+        digest.update(f"\0{path.name}\0{_file_sha256(path)}".encode())
+    for part in (
+        tokenizer.backend_tokenizer.to_str(),
+        json.dumps(tokenizer.chat_template, sort_keys=True),
+        json.dumps({k: str(v) for k, v in tokenizer.special_tokens_map.items()}, sort_keys=True),
+        json.dumps(options, sort_keys=True, default=str),
+        json.dumps([_version(name) for name in _LIBRARIES]),
+    ):
+        digest.update(b"\0" + part.encode())
+    return digest.hexdigest()
+
+
+def prepare_once(folder: Path, key: str, build: Callable[[], Built], tell: Callable[[str], None]) -> Cached:
+    """The rows of `key`: from `folder` if they are there and intact, else built.
+
+    A file lock lets one process of a host build while the others wait, then map its files. Hosts
+    that share the folder without sharing locks (some network file systems) write the same bytes
+    under different temporary names, so either may win.
+
+    Args:
+        folder: where the files are, such as RUN_DIR/data.
+        key: from `content_key`.
+        build: makes the rows; called by one process only.
+        tell: takes messages for the user: waiting, or why the rows are made again.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / "lock", tell):
+        try:
+            return _load(folder, key)
+        except _UnusableError as reason:
+            if (folder / "manifest.json").exists():
+                tell(f"the token cache in {folder} is made again: {reason}")
+        _save(folder, key, build())
+        cached = _load(folder, key)
+    return Cached(
+        rows=cached.rows,
+        stats=cached.stats,
+        notes=cached.notes,
+        chat_template=cached.chat_template,
+        is_rebuilt=True,
+    )
+
+
+@contextmanager
+def _locked(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    """Hold an exclusive lock that the kernel frees if the process dies.
+
+    `lockf` rather than `flock`: it also works between the hosts of an NFS share.
+    """
+    with path.open("a+b") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                tell(f"waiting for another process to prepare the data in {path.parent}")
+                fcntl.lockf(file, fcntl.LOCK_EX)
+            else:
+                # A file system without locks: several processes do the same work, and each of them
+                # renames complete files into place, so the result is right all the same.
+                tell(f"{path.parent} has no file locks ({error.strerror}); every rank prepares the data")
+        yield  # closing the file frees the lock
+
+
+def _save(folder: Path, key: str, built: Built) -> None:
+    suffix = f".{socket.gethostname()}.{os.getpid()}.tmp"
+    files = {}
+    for side, content in built.sides.items():
+        temporary = folder / f"{side}.arrow{suffix}"
+        write_rows(temporary, content.examples)
+        files[side] = {"sha256": _file_sha256(temporary), "rows": len(content.examples)}
+        temporary.replace(folder / f"{side}.arrow")
+    stats = {side: asdict(content.stats) for side, content in built.sides.items()}
+    manifest = {
+        "schema": SCHEMA,
+        "key": key,
+        "files": files,
+        "stats": stats,
+        "notes": list(built.notes),
+        "chat_template": built.chat_template,
+    }
+    for name, value in (("stats.json", stats), ("manifest.json", manifest)):
+        temporary = folder / f"{name}{suffix}"
+        temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        temporary.replace(folder / name)
+
+
+def _load(folder: Path, key: str) -> Cached:
+    manifest = _manifest(folder)
+    if manifest.get("schema") != SCHEMA or manifest.get("key") != key:
+        reason = "the data, the tokenizer or an option has changed"
+        raise _UnusableError(reason)
+    try:
+        rows = {side: _side(folder, side, entry) for side, entry in manifest["files"].items()}
+        return Cached(
+            rows=rows,
+            stats={side: Stats(**numbers) for side, numbers in manifest["stats"].items()},
+            notes=tuple(manifest["notes"]),
+            chat_template=manifest["chat_template"],
+            is_rebuilt=False,
+        )
+    except (KeyError, TypeError, AttributeError, OSError, pa.ArrowException) as error:
+        raise _UnusableError(str(error)) from error
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = f"manifest.json cannot be read ({error})"
+        raise _UnusableError(reason) from error
+    if not isinstance(manifest, dict):
+        reason = "manifest.json is not an object"
+        raise _UnusableError(reason)
+    return manifest
+
+
+def _side(folder: Path, side: str, entry: Mapping[str, object]) -> TokenRows:
+    path = folder / f"{side}.arrow"
+    if _file_sha256(path) != entry["sha256"]:
+        reason = f"{path.name} is damaged (its checksum differs)"
+        raise _UnusableError(reason)
+    return TokenRows(path)
+
+
+def _file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

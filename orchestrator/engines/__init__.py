@@ -1,0 +1,1 @@
+"""Engines: who holds which bytes, and how a whole adapter tensor is had from them."""

@@ -1,0 +1,108 @@
+"""DeepSpeed ZeRO-3: parameters, gradients and optimizer partitioned, with offload."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from accelerate import DistributedType, PartialState
+from torch import nn
+
+from orchestrator.engines.base import Engine, Moments
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class Zero3Engine(Engine):
+    """The compatibility engine: packed 4-bit weights travel as elements of the compute dtype."""
+
+    name = "zero3"
+
+    def __init__(self, deepspeed_json: Mapping[str, Any]) -> None:
+        """Keep the DeepSpeed configuration that the plan was lowered to."""
+        self._json = copy.deepcopy(dict(deepspeed_json))
+
+    def trainer_arguments(self) -> dict[str, Any]:
+        """Hand DeepSpeed's configuration to the trainer, which starts the engine.
+
+        On a machine without GPU transformers wants `use_cpu`, which in turn makes it ignore
+        DeepSpeed; so the state that says who is in charge is made here and only reused there.
+        """
+        os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
+        # Without `cpu` accelerate finds no backend on such a machine and counts one process; with
+        # it, it does not look for DeepSpeed.
+        state = PartialState(cpu=not torch.cuda.is_available())
+        state.distributed_type = DistributedType.DEEPSPEED
+        return {
+            "deepspeed": copy.deepcopy(self._json),
+            "accelerator_config": {"use_configured_state": True},
+        }
+
+    def prepare(self, model: nn.Module) -> None:
+        """Do nothing: DeepSpeed partitions when the trainer prepares the model."""
+
+    def parameter(self, parameter: nn.Parameter) -> torch.Tensor:
+        """Gather the full-precision master copy of a partitioned parameter."""
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        value = safe_get_full_fp32_param(parameter)
+        if value is None:
+            raise RuntimeError("the ZeRO-3 engine holds no master copy of an adapter parameter")
+        return value.detach().clone()
+
+    def set_parameter(self, parameter: nn.Parameter, value: torch.Tensor) -> None:
+        """Write the master copy and the working copy of this rank's partition."""
+        from deepspeed.utils import safe_set_full_fp32_param
+
+        safe_set_full_fp32_param(parameter, value.float())
+
+    def moments(self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> Moments:
+        """Gather Adam's moments, and the step counter that all partitions share."""
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        found: Moments = {}
+        for name in _MOMENTS:
+            value = safe_get_full_optimizer_state(parameter, name)
+            if value is not None:
+                found[name] = value.detach().clone()
+        if found:
+            found["step"] = torch.tensor(float(_step_of(optimizer)))
+        return found
+
+    def set_moments(
+        self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, moments: Moments
+    ) -> None:
+        """Write Adam's moments into this rank's partition, and the step counter."""
+        from deepspeed.utils import safe_set_full_optimizer_state
+
+        for name in _MOMENTS:
+            if name in moments:
+                safe_set_full_optimizer_state(parameter, moments[name].float(), name)
+        if "step" in moments:
+            _set_step(optimizer, float(moments["step"]))
+
+
+def _inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the torch optimizer inside accelerate's and DeepSpeed's wrappers."""
+    inner: Any = optimizer
+    while not type(inner).__module__.startswith(("torch.optim", "deepspeed.ops")):
+        inner = inner.optimizer
+    found: torch.optim.Optimizer = inner
+    return found
+
+
+def _step_of(optimizer: torch.optim.Optimizer) -> float:
+    for state in _inner(optimizer).state.values():
+        if "step" in state:
+            return float(state["step"])
+    return 0.0
+
+
+def _set_step(optimizer: torch.optim.Optimizer, step: float) -> None:
+    for state in _inner(optimizer).state.values():
+        if "step" in state:
+            counter = torch.is_tensor(state["step"])
+            state["step"] = torch.tensor(step) if counter else int(step)

@@ -1,0 +1,196 @@
+"""Peak bytes of one rank: sums of named terms, by phase, above rather than below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orchestrator.config import Checkpointing, Engine, Offload, Optimizer
+from orchestrator.estimate import base
+from orchestrator.estimate import calibration as c
+from orchestrator.estimate.activations import kept_bytes_per_token, layer_transient_per_token
+from orchestrator.estimate.host_memory import host_terms, load_conversion_bytes
+from orchestrator.estimate.setting import Setting
+from orchestrator.estimate.values import Memory, PhaseMemory, Term
+from orchestrator.estimate.zero3 import gathered_bytes, partitioned_terms
+
+_FP32 = 4
+_ACTIVATIONS = "activations"
+_EXPANDABLE = "expandable_segments:True"
+
+
+def estimate_memory(setting: Setting) -> Memory:
+    """Peaks of loading, training and saving for one rank, in bytes."""
+    train = (*base_terms(setting), *adapter_terms(setting), *_training_terms(setting))
+    states = (*base_terms(setting), *adapter_terms(setting))
+    gather = Term(
+        name="adapter_gather",
+        bytes=setting.adapter.params * _FP32,
+        why="the adapters are collected in fp32 for the checkpoint",
+    )
+    return Memory(
+        load=_phase(setting, "load", _load_terms(setting)),
+        train=_phase(setting, "train", train),
+        save=_phase(setting, "save", (*states, gather)),
+    )
+
+
+def base_terms(setting: Setting) -> tuple[Term, ...]:
+    """The frozen base as it lies on the device between uses."""
+    if setting.engine is Engine.zero3:
+        return partitioned_terms(setting)
+    return replicated_terms(setting)
+
+
+def replicated_terms(setting: Setting) -> tuple[Term, ...]:
+    """The whole base on one device."""
+    model, quant = setting.model, setting.quant.value
+    return (
+        Term(
+            name="base_packed",
+            bytes=base.packed_bytes(setting),
+            why=f"{model.linear_params:,} weights of the decoder's linear modules stored as {quant}",
+        ),
+        Term(
+            name="absmax",
+            bytes=base.absmax_bytes(setting),
+            why="scales of the blocks" + (", quantised again" if setting.double_quant else " in fp32"),
+        ),
+        Term(
+            name="base_unquantised",
+            bytes=base.unquantised_bytes(setting),
+            why=f"{model.unquantised_params:,} of embeddings, norms, head and biases in {setting.load_dtype}",
+        ),
+    )
+
+
+def adapter_terms(setting: Setting) -> tuple[Term, ...]:
+    """Adapters, their gradients and moments, and DDP's buckets."""
+    params, size = setting.adapter.params, setting.adapter_bytes
+    if setting.engine is Engine.zero3:
+        return _partitioned_adapter_terms(setting)
+    dtype = setting.adapter_dtype
+    moments = 2 * size if setting.optimizer is Optimizer.adamw else c.ADAM_8BIT_BYTES
+    terms = [
+        Term(name="adapters", bytes=params * size, why=f"{params:,} trainable parameters in {dtype}"),
+        Term(name="gradients", bytes=params * size, why="one per adapter parameter, in its dtype"),
+        Term(name="optimizer", bytes=round(params * moments), why=f"{setting.optimizer.value}: two moments"),
+    ]
+    if setting.world_size > 1:
+        why = "DDP reduces gradients from buckets of its own"
+        terms.append(Term(name="ddp_buckets", bytes=params * size, why=why))
+    return tuple(terms)
+
+
+def _partitioned_adapter_terms(setting: Setting) -> tuple[Term, ...]:
+    knobs, params, size = setting.zero3, setting.adapter.params, setting.adapter_bytes
+    share = -(-params // setting.world_size)
+    on_device = knobs is not None and knobs.offload_optimizer is Offload.none
+    bucket = knobs.reduce_bucket_size if knobs is not None else params
+    terms = [
+        # Below the persistence threshold DeepSpeed replicates them, so all of them are counted.
+        Term(name="adapters", bytes=params * size, why=f"{params:,} trainable parameters in {setting.adapter_dtype}"),
+        Term(
+            name="gradients",
+            bytes=2 * bucket * size + share * size,
+            why=f"two reduction buckets of {bucket:,} elements and this rank's share",
+        ),
+    ]
+    if on_device:
+        why = "this rank's share of fp32 master copy, gradient and two moments"
+        terms.append(Term(name="optimizer", bytes=4 * _FP32 * share, why=why))
+    return tuple(terms)
+
+
+def _training_terms(setting: Setting) -> tuple[Term, ...]:
+    model, tokens = setting.model, setting.peak_tokens
+    hidden_states = 3 * _FP32 * model.hidden  # final norm in and out, gradient of the head's input
+    kept = Term(
+        name=_ACTIVATIONS,
+        bytes=round(tokens * (model.layers * kept_bytes_per_token(setting) + hidden_states)),
+        why=f"{tokens:,} tokens x {model.layers} layers, checkpointing {setting.checkpointing.value}",
+    )
+    # These three peaks follow one another, so the largest counts, not the sum.
+    return (kept, max(_head_term(setting), _layer_term(setting), _step_term(setting, kept), key=lambda t: t.bytes))
+
+
+def _head_term(setting: Setting) -> Term:
+    """Peak while the loss is computed."""
+    model, tokens, size = setting.model, setting.peak_tokens, setting.compute_bytes
+    gathered = model.vocab * model.hidden * setting.load_bytes if setting.engine is Engine.zero3 else 0
+    if setting.stack != "trl":
+        logits = round(tokens * model.vocab * c.PLAIN_LOGIT_BYTES.value)
+        return Term(name="logits", bytes=logits + gathered, why=f"{c.PLAIN_LOGIT_BYTES.value} bytes per logit")
+    rows = min(tokens, c.HEAD_TILE_TOKENS)
+    columns = min(model.vocab, c.HEAD_TILE_VOCAB)
+    tile = rows * c.HEAD_TILE_VOCAB * size
+    why = f"fused head: tile of {rows} tokens x {c.HEAD_TILE_VOCAB} in {setting.compute_dtype}, fp32 input gradient"
+    if not setting.machine.is_gpu:
+        # Untouched pages of the tile cost no memory on a host; without Triton the fold makes fp32 copies.
+        tile = rows * columns * (size + round(_FP32 * c.HEAD_TILE_COPIES_CPU.value))
+        why = f"fused head without Triton: {c.HEAD_TILE_COPIES_CPU.value:.0f} fp32 copies of a {rows} x {columns} tile"
+    gradient = tokens * model.hidden * _FP32
+    # Rows of the head are cast (or, on a CPU, widened for the fp32 product) one tile at a time.
+    weights = columns * model.hidden * (_FP32 if not setting.machine.is_gpu and size != _FP32 else size)
+    return Term(name="logits", bytes=tile + gradient + weights + gathered, why=why)
+
+
+def _layer_term(setting: Setting) -> Term:
+    """Peak while one layer runs backwards."""
+    activations = round(setting.peak_tokens * layer_transient_per_token(setting))
+    window = gathered_bytes(setting) if setting.engine is Engine.zero3 else 0
+    recomputed = setting.checkpointing is not Checkpointing.none
+    why = "one layer's backward pass: " + ("its recomputed activations, " if recomputed else "")
+    why += "gradients and a dequantised weight" + (", and the gathered window" if window else "")
+    return Term(name="layer_transient", bytes=activations + base.dequantised_bytes(setting) + window, why=why)
+
+
+def _step_term(setting: Setting, kept: Term) -> Term:
+    """Peak in the optimizer step, when the activations are gone."""
+    copies = setting.adapter.params * (setting.adapter_bytes if setting.engine is Engine.ddp else _FP32)
+    why = "AdamW's intermediate copy of the adapters"
+    return Term(name="optimizer_transient", bytes=max(0, copies - kept.bytes), why=why)
+
+
+def _load_terms(setting: Setting) -> tuple[Term, ...]:
+    # transformers skips zero.Init for quantised models and DeepSpeed moves the module to the device before
+    # it partitions (runtime/engine.py, _configure_distributed_model): every rank holds the whole base once.
+    whole = replicated_terms(setting)
+    largest = setting.model.largest_linear
+    if setting.machine.is_gpu:
+        transient = round(c.LOAD_INFLIGHT_TENSORS.value * largest * setting.load_bytes)
+        if setting.engine is Engine.zero3:
+            transient = largest * setting.load_bytes
+        why = "tensors on their way into the quantiser"
+    else:
+        transient, why = load_conversion_bytes(setting), "weights in the load dtype that wait for the quantiser"
+    return (*whole, Term(name="load_transient", bytes=transient, why=why))
+
+
+def _phase(setting: Setting, phase: str, terms: Iterable[Term]) -> PhaseMemory:
+    terms = tuple(term for term in terms if term.bytes > 0)
+    allocated = sum(term.bytes for term in terms)
+    if not setting.machine.is_gpu:
+        kept = sum(term.bytes for term in terms if term.name == _ACTIVATIONS)
+        reserved = round(allocated * (1 + c.HEAP_SLACK_CPU.value) + kept * c.HEAP_RETENTION_CPU.value)
+        host = host_terms(setting, phase, resident_bytes=reserved)
+        total = sum(term.bytes for term in host)
+        return PhaseMemory(
+            allocated_bytes=allocated,
+            reserved_bytes=reserved,
+            device_bytes=total,
+            host_bytes=total,
+            terms=terms,
+            host_terms=host,
+        )
+    slack = c.FRAGMENTATION_EXPANDABLE if _EXPANDABLE in setting.allocator else c.FRAGMENTATION
+    reserved = round(allocated * (1 + slack.value))
+    context = c.CUDA_CONTEXT_BYTES.value + (c.RANKS_EXTRA_CONTEXT_BYTES.value if setting.world_size > 1 else 0)
+    host = host_terms(setting, phase, resident_bytes=0)
+    return PhaseMemory(
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        device_bytes=reserved + round(context),
+        host_bytes=sum(term.bytes for term in host),
+        terms=terms,
+        host_terms=host,
+    )

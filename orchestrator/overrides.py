@@ -1,0 +1,111 @@
+"""Command-line overrides before Hydra sees them: bare paths, group values that are paths, typos."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections.abc import Mapping, Sequence
+
+from orchestrator.config import RunConfig
+from orchestrator.config_codec import nearest
+from orchestrator.errors import Problem, UserError
+
+# Groups where a value that is no option is a path or a hub id: group -> option that takes it.
+_PATH_GROUPS = {"model": "local", "data": "file", "topology": "file"}
+_OVERRIDE = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@:-]*)(?:=(?P<value>.*))?$", re.DOTALL)
+
+
+def rewrite(
+    arguments: Sequence[str], groups: Mapping[str, Sequence[str]], *, sweep: bool = False
+) -> list[str]:
+    """Return overrides that Hydra understands.
+
+    Args:
+        arguments: what the user typed after the verb, without flags.
+        groups: option names of each config group.
+        sweep: whether commas separate alternatives.
+
+    Raises:
+        UserError: naming each override that can mean nothing, with the nearest valid name.
+    """
+    known = _known_keys(RunConfig)
+    problems: list[Problem] = []
+    out: list[str] = []
+    for index, argument in enumerate(arguments):
+        match = _OVERRIDE.match(argument)
+        if match is None or (match["value"] is None and match["sign"] != "~"):
+            if index == 0 and not argument.startswith("-"):
+                out.append(f"run_dir={quote(argument)}")
+                continue
+            problems.append(
+                Problem(where=argument, found="not of the form key=value", remedy="Write key=value.")
+            )
+            continue
+        key, value = match["key"], match["value"] or ""
+        if key.startswith("hydra"):
+            out.append(argument)
+        elif key in groups:
+            out.extend(_group_override(key, value, groups[key], argument, problems, sweep=sweep))
+        elif key in known:
+            out.append(_value_override(argument, key, value))
+        else:
+            remedy = nearest(key, [*known, *groups])
+            problems.append(Problem(where=key, found="no such key or group", remedy=remedy))
+    if problems:
+        raise UserError(*problems)
+    return out
+
+
+def quote(text: str) -> str:
+    """Quote a text for Hydra's override grammar."""
+    escaped = re.sub(r"(\\*)'", lambda m: m[1] * 2 + "\\'", text)
+    trailing = len(escaped) - len(escaped.rstrip("\\"))
+    return "'" + escaped + "\\" * trailing + "'"
+
+
+def _value_override(argument: str, key: str, value: str) -> str:
+    # Paths may hold characters that mean something in Hydra's grammar.
+    is_path = key.endswith(("path", "_dir")) or key in {"save", "picture", "resume", "allocator"}
+    if is_path and not value.startswith(("'", '"', "$")):
+        return argument.split("=", 1)[0] + "=" + quote(value)
+    return argument
+
+
+def _group_override(  # noqa: PLR0913 - one call site
+    key: str,
+    value: str,
+    options: Sequence[str],
+    argument: str,
+    problems: list[Problem],
+    *,
+    sweep: bool,
+) -> list[str]:
+    if value in options or argument.startswith("~"):
+        return [argument]
+    choices = value.split(",") if sweep else [value]
+    if all(choice in options for choice in choices):
+        return [argument]
+    if key in _PATH_GROUPS and value and not value.startswith(("'", '"')):
+        quoted = ",".join(quote(choice) for choice in choices)
+        return [f"{key}={_PATH_GROUPS[key]}", f"{key}.path={quoted}"]
+    if key in _PATH_GROUPS and value:
+        return [f"{key}={_PATH_GROUPS[key]}", f"{key}.path={value}"]
+    wrong = next(choice for choice in choices if choice not in options)
+    problems.append(
+        Problem(where=key, found=f"no option {wrong!r}", remedy=nearest(wrong, options))
+    )
+    return []
+
+
+def _known_keys(cls: type, prefix: str = "") -> set[str]:
+    hints = typing.get_type_hints(cls)
+    keys: set[str] = set()
+    for field in dataclasses.fields(cls):
+        name = prefix + field.name.removesuffix("_")
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            keys |= _known_keys(hint, name + ".")
+        else:
+            keys.add(name)
+    return keys

@@ -1,0 +1,99 @@
+"""The plan as text for people."""
+
+from __future__ import annotations
+
+from orchestrator.estimate.values import PhaseMemory, Term
+from orchestrator.planner.plan import Choice, Plan
+from topology.units import GIB, format_bytes, format_seconds
+
+_BAR = 24
+_RULE = "  "
+
+
+def explain(plan: Plan) -> str:
+    """Return the plan in words and tables: machine, model, choice and why, ranking, rejections, memory."""
+    blocks = [
+        _head(plan),
+        "\n".join([f"Chosen: {plan.chosen.strategy.label}", *(f"  {reason}" for reason in plan.reasons)]),
+        _ranking(plan),
+    ]
+    if plan.rejected:
+        lines = [f"  {rejection.strategy}: {rejection.reason}" for rejection in plan.rejected]
+        blocks.append("\n".join(["Rejected", *lines]))
+    blocks.append(_memory(plan))
+    if plan.warnings:
+        blocks.append("\n".join(["Warnings", *(f"  {warning}" for warning in plan.warnings)]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _head(plan: Plan) -> str:
+    load = plan.workload
+    share = load.trainable_params / max(1, load.total_params)
+    return "\n".join(
+        [
+            f"Machine  {plan.machine}",
+            f"Model    {load.text}",
+            f"Adapter  {load.trainable_params:,} trainable parameters ({share:.2%})",
+            (
+                f"Data     {load.rows:,} rows of {load.mean_tokens:.0f} tokens on average, {load.max_tokens:,} at most "
+                f"({load.data_source}); rows cut at {plan.chosen.strategy.seq_len:,}"
+            ),
+        ]
+    )
+
+
+def _ranking(plan: Plan) -> str:
+    rows = [("step", "tokens/s", "device", "host", "strategy")]
+    rows += [_row(choice) for choice in plan.ranked]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    lines = [
+        "  " + _RULE.join([*(cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=True)), row[-1]])
+        for row in rows
+    ]
+    return "\n".join(["Strategies that fit, best first (memory per rank)", *lines])
+
+
+def _row(choice: Choice) -> tuple[str, str, str, str, str]:
+    estimate = choice.estimate
+    return (
+        format_seconds(estimate.step_seconds),
+        f"{estimate.tokens_per_second:,.0f}",
+        format_bytes(estimate.memory.device_bytes),
+        format_bytes(estimate.memory.host_bytes),
+        choice.strategy.label,
+    )
+
+
+def _memory(plan: Plan) -> str:
+    phase = plan.chosen.estimate.memory.train
+    terms = _terms(plan, phase)
+    most = max(term.bytes for term in terms)
+    width = max(len(term.name) for term in terms)
+    total = phase.device_bytes
+    limit = f" of {format_bytes(plan.device_memory_bytes)}" if plan.device_kind == "gpu" else ""
+    lines = [
+        f"  {term.name:<{width}}  {_size(term.bytes):>10}  {'#' * max(1, round(_BAR * term.bytes / most)):<{_BAR}}  "
+        f"{term.why}"
+        for term in terms
+    ]
+    memory = plan.chosen.estimate.memory
+    others = (
+        f"loading peaks at {format_bytes(memory.load.device_bytes)}, saving at {format_bytes(memory.save.device_bytes)}"
+    )
+    return "\n".join([f"Memory of a rank while training: {format_bytes(total)}{limit} ({others})", *lines])
+
+
+def _terms(plan: Plan, phase: PhaseMemory) -> tuple[Term, ...]:
+    """All addends of the device bytes, the allocator's and the runtime's shares included."""
+    slack = phase.reserved_bytes - phase.allocated_bytes
+    extra = [Term(name="allocator_slack", bytes=slack, why="held by the allocator, not in use")]
+    if plan.device_kind == "gpu":
+        context = phase.device_bytes - phase.reserved_bytes
+        extra.append(Term(name="cuda_context", bytes=context, why="CUDA context, libraries and communicators"))
+    else:
+        extra += [term for term in phase.host_terms if term.name != "tensors"]
+    return tuple(sorted((*phase.terms, *extra), key=lambda term: -term.bytes))
+
+
+def _size(size_bytes: int) -> str:
+    return format_bytes(size_bytes) if size_bytes >= GIB else f"{size_bytes / 2**20:.1f} MiB"

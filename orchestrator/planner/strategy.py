@@ -1,0 +1,92 @@
+"""One fully specified way to run: everything that a rank needs to know, nothing left to a library's default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.config import Checkpointing, Engine, Optimizer, Padding
+from orchestrator.estimate.setting import Zero3Knobs
+
+__all__ = ["Strategy", "Zero3Knobs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """How the work is cut and in which types it is done.
+
+    Attributes:
+        engine: who shards what.
+        world_size: ranks; `num_nodes` times `processes_per_node`.
+        device_ids: one per rank, rank order (CPU slots may repeat).
+        shares: rows of a global batch per rank; they sum to the global batch.
+        micro: most rows of one forward pass, per rank.
+        accumulation: forward passes per optimizer step, the same on every rank.
+        precision: arithmetic of the passes (`bf16`, `fp16`, `fp32`).
+        adapter_dtype, compute_dtype, load_dtype: of adapters, of dequantised products, of unquantised weights.
+        quant_storage: dtype name under which packed bytes are stored (`uint8`, `bfloat16`, ...).
+        allocator: value of PYTORCH_ALLOC_CONF; empty leaves torch's default.
+        threads_per_process: CPU threads of a rank.
+        zero3: the knobs when `engine` is zero3.
+        seq_len: tokens a row is cut at.
+    """
+
+    engine: Engine
+    world_size: int
+    processes_per_node: int
+    num_nodes: int
+    device_ids: tuple[str, ...]
+    shares: tuple[int, ...]
+    micro: tuple[int, ...]
+    accumulation: int
+    precision: str
+    adapter_dtype: str
+    compute_dtype: str
+    load_dtype: str
+    quant_storage: str
+    checkpointing: Checkpointing
+    allocator: str
+    threads_per_process: int
+    zero3: Zero3Knobs | None
+    optimizer: Optimizer
+    packing: bool
+    padding: Padding
+    seq_len: int
+
+    def __post_init__(self) -> None:
+        """Reject strategies that no world could run."""
+        per_rank = (len(self.device_ids), len(self.shares), len(self.micro))
+        rules = (
+            (self.world_size != self.num_nodes * self.processes_per_node, "world_size is not nodes x processes"),
+            (
+                set(per_rank) != {self.world_size},
+                f"{per_rank} device ids, shares and micro for {self.world_size} ranks",
+            ),
+            (min(self.shares, default=0) < 1, f"a rank without rows in shares {self.shares}"),
+            (min(self.micro, default=0) < 1, f"a rank without rows in micro {self.micro}"),
+            (
+                any(m * self.accumulation < share for m, share in zip(self.micro, self.shares, strict=False)),
+                f"micro {self.micro} x {self.accumulation} does not cover shares {self.shares}",
+            ),
+            ((self.engine is Engine.zero3) != (self.zero3 is not None), "zero3 knobs belong to engine zero3 alone"),
+        )
+        problems = [found for broken, found in rules if broken]
+        if problems:
+            msg = "; ".join(problems)
+            raise ValueError(msg)
+
+    @property
+    def global_batch(self) -> int:
+        """Rows per optimizer step over all ranks."""
+        return sum(self.shares)
+
+    @property
+    def label(self) -> str:
+        """Short name for tables."""
+        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        offload = ""
+        if self.zero3 is not None:
+            offload = f", offload {self.zero3.offload_param.value}"
+        return (
+            f"{self.engine.value} on {ranks}{offload}, micro-batch {max(self.micro)} x {self.accumulation}, "
+            f"checkpointing {self.checkpointing.value}, {self.precision}"
+        )

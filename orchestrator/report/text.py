@@ -1,0 +1,76 @@
+"""The summary of a run as text for the console."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.planner.plan import Plan
+from topology.units import format_bytes
+
+_MIB = 2**20
+
+
+def summary_text(plan: Plan, summary: Mapping[str, Any], run_dir: Path) -> str:
+    """Return machine, choice, losses and predicted against measured, in a screenful."""
+    lines = [
+        f"Machine   {plan.machine}",
+        f"Chosen    {plan.chosen.strategy.label}",
+        *(f"          {reason}" for reason in plan.reasons),
+        f"Trained   {summary['steps']} steps, {summary['samples']:,} rows, on {summary['world_size']} ranks "
+        f"in {summary['wall_seconds']:.0f} s",
+        _loss_line(summary),
+        "",
+        _comparison(summary),
+        "",
+        f"Adapter   {run_dir / 'adapter'}",
+        f"Run       {run_dir}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _loss_line(summary: Mapping[str, Any]) -> str:
+    before, after = summary["eval_loss_before"], summary["eval_loss_after"]
+    if after is None:
+        return "Loss      no held-out rows"
+    if before is None:
+        return f"Loss      held-out {after:.4f} after training"
+    change = (after - before) / before
+    return f"Loss      held-out {before:.4f} before, {after:.4f} after ({change:+.1%})"
+
+
+def _comparison(summary: Mapping[str, Any]) -> str:
+    predicted, measured = summary["predicted"], summary["measured"]
+    rows = [
+        ("", "predicted", "measured", "ratio"),
+        _row("step time", predicted["step_seconds"], measured["step_seconds"], _seconds),
+        _row("tokens/s", predicted["tokens_per_second"], measured["tokens_per_second"], "{:,.0f}".format),
+    ]
+    for phase, found in measured["memory"].items():
+        for key, text in (("device_bytes", "device"), ("host_bytes", "host")):
+            guess = predicted["memory"][phase][key]
+            rows.append(_row(f"{text} memory, {phase}", guess, found[key], _bytes))
+    widths = [max(len(row[at]) for row in rows) for at in range(4)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _row(name: str, predicted: float, measured: float | None, show: Any) -> tuple[str, str, str, str]:  # noqa: ANN401
+    if measured is None:
+        return name, show(predicted), "-", "-"
+    ratio = f"{measured / predicted:.2f}" if predicted else "-"
+    return name, show(predicted), show(measured), ratio
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f} s"
+
+
+def _bytes(value: float) -> str:
+    return format_bytes(int(value)) if value >= 2**30 else f"{value / _MIB:.1f} MiB"

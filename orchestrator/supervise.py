@@ -1,0 +1,209 @@
+"""One attempt of a run: write the plan, start the ranks, pass on what they say, read the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from launch.backends import build
+from launch.errors import LaunchError
+from launch.execute import Outcome, execute, free_port
+from launch.lock import run_lock
+from launch.request import FileToWrite, Request, render
+from launch.spec import Backend, LaunchSpec
+from orchestrator.errors import ExitCode, Problem, RunFailed, RunStopped, UserError
+from orchestrator.lower import deepspeed_json, launch_backend, launch_spec
+from orchestrator.planner.plan import Plan, dumps
+from orchestrator.run_dir import RunDir, read_json
+from topology.codec import to_json
+from topology.model import Topology
+
+PREPARE = "orchestrator.train.prepare"
+STOP_FILE = "stop"
+_ERROR_PREFIX = "trainmaster-error: "
+_TAIL_LINES = 15
+_STOP_GRACE_SECONDS = 120.0  # a step and a checkpoint must fit in
+# torch kills ranks this long after SIGTERM by default; a checkpoint may take more than its 30 s.
+_TORCHRUN_GRACE = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """The two commands of an attempt, exactly as they are run: first `prepare`, then `launch`."""
+
+    prepare: Request
+    launch: Request
+
+
+def make_attempt(plan: Plan, topology: Topology, run: RunDir, *, python: str = sys.executable) -> Attempt:
+    """Build the requests of an attempt; nothing is written or started."""
+    spec = launch_spec(plan, str(run.path), python, attempt=run.attempt)
+    backend = launch_backend(plan)
+    if backend is Backend.deepspeed and spec.master_port is None:
+        spec = replace(spec, master_port=free_port())
+    if backend is Backend.torchrun:
+        spec = replace(spec, env=(*spec.env, _TORCHRUN_GRACE))
+    launched = build(backend, spec)
+    prepare = build(Backend.local, _prepare_spec(spec))
+    return Attempt(prepare=replace(prepare, files=_files(plan, topology, run)), launch=launched)
+
+
+def _prepare_spec(spec: LaunchSpec) -> LaunchSpec:
+    return replace(
+        spec, module=PREPARE, processes_per_node=1, num_nodes=1, device_ids=spec.device_ids[:1],
+        name=f"{spec.name}-prepare",
+    )
+
+
+def _files(plan: Plan, topology: Topology, run: RunDir) -> tuple[FileToWrite, ...]:
+    texts = {
+        "plan.json": dumps(plan),
+        f"plan.{run.attempt}.json": dumps(plan),
+        "topology.json": json.dumps(to_json(topology), indent=2) + "\n",
+        "config.yaml": _yaml(plan.config),
+    }
+    if plan.chosen.strategy.zero3 is not None:
+        texts["deepspeed.json"] = json.dumps(deepspeed_json(plan), indent=2) + "\n"
+    return tuple(FileToWrite(path=str(run.path / name), text=text) for name, text in texts.items())
+
+
+def _yaml(config: Any) -> str:  # noqa: ANN401 - a plain mapping
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(dict(config)))
+
+
+def run_attempt(attempt: Attempt, run: RunDir, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run both commands and return the summary that rank 0 wrote.
+
+    Raises:
+        UserError: what the ranks found wrong with the user's input.
+        RunStopped: the run was asked to stop and has a checkpoint.
+        RunFailed: anything else.
+    """
+    _make_folder(run.path)
+    try:
+        with run_lock(str(run.path)):
+            for name in ("summary.json", STOP_FILE):
+                (run.path / name).unlink(missing_ok=True)
+            _run(attempt.prepare, run, say, what="preparing the rows")
+            outcome = _run(attempt.launch, run, say, what="the run")
+    except LaunchError as error:
+        raise UserError(Problem(where=error.asked, found=error.found, remedy=error.remedy)) from error
+    return _result(outcome, run)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            Problem(
+                where=f"run_dir={path}",
+                found=f"cannot write there: {error.strerror}",
+                remedy="Give a run_dir that you may write to.",
+            )
+        ) from error
+
+
+def _run(request: Request, run: RunDir, say: Callable[[str], None], *, what: str) -> Outcome:
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    errors: list[UserError] = []
+
+    def on_line(line: str) -> None:
+        if line.startswith(_ERROR_PREFIX):
+            errors.append(_user_error(line.removeprefix(_ERROR_PREFIX)))
+            return
+        tail.append(line)
+        # After a user's error the launcher only reports that a rank has ended.
+        if not errors:
+            say(line)
+
+    outcome = execute(
+        request,
+        user_env=os.environ,
+        on_line=on_line,
+        grace_seconds=_STOP_GRACE_SECONDS,
+        on_stop=lambda: _ask_to_stop(run, say),
+    )
+    if errors:
+        raise errors[0]
+    if outcome.stopped_by_signal is None and outcome.returncode != 0:
+        raise _failed(what, outcome, tail)
+    if outcome.stopped_by_signal is not None and what != "the run":
+        raise RunStopped(_stopped(run, "before the first step"))
+    return outcome
+
+
+def _ask_to_stop(run: RunDir, say: Callable[[str], None]) -> None:
+    say("stopping at the next step boundary, with a checkpoint (again: stop at once)")
+    (run.path / STOP_FILE).touch()
+
+
+def _user_error(text: str) -> UserError:
+    body = json.loads(text)
+    error = UserError(*(Problem(**problem) for problem in body["problems"]))
+    error.exit_code = ExitCode(body["exit_code"])
+    return error
+
+
+def _failed(what: str, outcome: Outcome, tail: deque[str]) -> RunFailed:
+    lines = [line for line in tail if line.strip()]
+    return RunFailed(
+        Problem(
+            where=what,
+            found=f"ended with code {outcome.returncode}. Last lines:\n  " + "\n  ".join(lines),
+            remedy=f"The whole log is {outcome.log_path}, each rank's own is beside it. "
+            "After mending the cause, the same command with resume=true continues from the last checkpoint.",
+        )
+    )
+
+
+def _stopped(run: RunDir, when: str) -> Problem:
+    return Problem(
+        where="stopped",
+        found=when,
+        remedy=f"Continue with: trainmaster train resume={run.path}",
+    )
+
+
+def _result(outcome: Outcome, run: RunDir) -> dict[str, Any]:
+    summary = read_json(run.path / "summary.json")
+    if summary is not None and summary.get("status") == "done":
+        return summary
+    if summary is not None and summary.get("status") == "stopped":
+        raise RunStopped(_stopped(run, f"after step {summary['steps']} of {summary['planned_steps']}"))
+    if outcome.stopped_by_signal is not None:
+        raise RunStopped(_stopped(run, f"by {outcome.stopped_by_signal.name}, before the ranks could save"))
+    raise RunFailed(
+        Problem(
+            where="the run",
+            found="ended without a result",
+            remedy=f"The whole log is {outcome.log_path}.",
+        )
+    )
+
+
+def dry_run_text(attempt: Attempt) -> str:
+    """Return both requests as a shell script: files, environment and argv as they would be used."""
+    return (
+        "# 1. rows are tokenised once, before any rank starts\n"
+        + render(attempt.prepare)
+        + "\n# 2. the ranks\n"
+        + render(attempt.launch)
+    )
+
+
+def dry_run_json(attempt: Attempt) -> dict[str, Any]:
+    """Return both requests as plain values."""
+    return {name: asdict(request) | {"backend": request.backend.value} for name, request in
+            (("prepare", attempt.prepare), ("launch", attempt.launch))}

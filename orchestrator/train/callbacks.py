@@ -1,0 +1,186 @@
+"""What happens around the steps: time, metrics, evaluation, checkpoints, an agreed stop."""
+
+from __future__ import annotations
+
+import math
+import signal
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from orchestrator.train.groups import MetricsGroup
+from orchestrator.train.run_files import EventLog, append_json_line
+from orchestrator.train.settings import TrainSettings
+from orchestrator.train.trainer import PlannedTrainer, TokenMeter
+
+_WARM_UP_STEPS = 2  # the first steps pay for allocation, tracing and thread start
+STOP_FILE = "stop"
+
+
+class StopFlag:
+    """Whether this rank was asked to stop: by a signal, or by a file in the run directory."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Remember SIGTERM instead of dying from it."""
+        self._path = run_dir / STOP_FILE
+        self._signalled = False
+        signal.signal(signal.SIGTERM, self._remember)
+
+    def _remember(self, _number: int, _frame: FrameType | None) -> None:
+        self._signalled = True
+
+    def is_set(self) -> bool:
+        """Return whether this rank has seen a request."""
+        return self._signalled or self._path.exists()
+
+
+class StepClock:
+    """Seconds of each step, without the pauses for evaluation and saving."""
+
+    def __init__(self) -> None:
+        """Start with no step."""
+        self.seconds: list[float] = []
+        self.tokens: list[float] = []
+        self._began = time.perf_counter()
+
+    def restart(self) -> None:
+        """Leave a pause out of the step that follows."""
+        self._began = time.perf_counter()
+
+    def stop(self) -> float:
+        """End a step; the next one begins."""
+        now = time.perf_counter()
+        self.seconds.append(now - self._began)
+        self._began = now
+        return self.seconds[-1]
+
+    def typical_seconds(self) -> float:
+        """Return the median after warm-up."""
+        steady = self.seconds[_WARM_UP_STEPS:] or self.seconds
+        return statistics.median(steady) if steady else math.nan
+
+    def tokens_per_second(self) -> float:
+        """Return the tokens of all ranks over the seconds of the steady steps."""
+        steady = slice(_WARM_UP_STEPS if len(self.seconds) > _WARM_UP_STEPS else 0, None)
+        seconds = sum(self.seconds[steady])
+        return sum(self.tokens[steady]) / seconds if seconds else math.nan
+
+
+class RunCallback(TrainerCallback):  # type: ignore[misc]
+    """Drives everything of ours at the boundaries of the steps of transformers' loop."""
+
+    def __init__(
+        self,
+        *,
+        settings: TrainSettings,
+        group: MetricsGroup,
+        events: EventLog,
+        num_steps: int,
+        num_rows: int,
+        save_every: int,
+        eval_every: int,
+    ) -> None:
+        """Take the schedule; the trainer and the hooks are attached when they exist."""
+        self.settings = settings
+        self.group = group
+        self.events = events
+        self.num_steps = num_steps
+        self.num_rows = num_rows
+        self.save_every = save_every
+        self.eval_every = eval_every
+        self.clock = StepClock()
+        self.stop = StopFlag(settings.run_dir)
+        self.stopped = False
+        self.losses: dict[int, float] = {}
+        self.trainer: PlannedTrainer | None = None
+        self.on_start: Callable[[], None] = lambda: None
+        self.on_first_step: Callable[[], None] = lambda: None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Resume or evaluate first, then start the clock."""
+        self.on_start()
+        self.clock.restart()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Measure, agree on a stop, and say what the loop must do next."""
+        self.clock.stop()
+        step = state.global_step
+        if len(self.clock.seconds) == 1:
+            self.on_first_step()
+        asked, tokens, label_tokens, correct = self.group.sum([float(self.stop.is_set()), *self._meter()])
+        self.clock.tokens.append(tokens)
+        self._accuracy = correct / max(label_tokens, 1.0)
+        last = step >= self.num_steps
+        if asked > 0 and not last:
+            self.stopped = True
+            control.should_training_stop = True
+            control.should_save = True
+            self.events.add("stop_agreed", step=step)
+        if last or (self.save_every and step % self.save_every == 0):
+            control.should_save = True
+        if not last and self.eval_every and step % self.eval_every == 0:
+            control.should_evaluate = True
+
+    def _meter(self) -> list[float]:
+        if self.trainer is None:
+            return [0.0, 0.0, 0.0]
+        meter, self.trainer.meter = self.trainer.meter, TokenMeter()
+        return [float(meter.tokens), float(meter.label_tokens), float(meter.correct)]
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Write the step to `metrics.jsonl` and say it on the console (rank 0)."""
+        if logs is None or "loss" not in logs or not self.settings.is_main:
+            return
+        step, seconds = state.global_step, self.clock.seconds[-1]
+        record = {
+            "step": step,
+            "loss": logs["loss"],
+            "grad_norm": logs.get("grad_norm"),
+            "learning_rate": logs.get("learning_rate"),
+            "token_accuracy": self._accuracy,
+            "samples": step * self.settings.global_batch,
+            "epoch": step * self.settings.global_batch / max(self.num_rows, 1),
+            "step_seconds": seconds,
+            "tokens_per_second": self.clock.tokens[-1] / seconds,
+            "world_size": self.settings.world_size,
+        }
+        self.losses[step] = logs["loss"]
+        append_json_line(self.settings.run_dir / "metrics.jsonl", record)
+        self._say(record)
+
+    def _say(self, record: dict[str, Any]) -> None:
+        step = record["step"]
+        left_seconds = (self.num_steps - step) * self.clock.typical_seconds()
+        rate = record["learning_rate"] or 0.0
+        print(
+            f"step {step:>{len(str(self.num_steps))}}/{self.num_steps}"
+            f"  loss {record['loss']:.4f}  lr {rate:.2e}"
+            f"  {record['tokens_per_second']:,.0f} tokens/s  {record['step_seconds']:.2f} s/step"
+            f"  {clock(left_seconds)} left",
+            flush=True,
+        )
+
+
+def clock(seconds: float) -> str:
+    """Return minutes and seconds, with hours where there are any."""
+    if math.isnan(seconds):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,49 @@
+"""Activation checkpointing as planned: full, selective or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+from orchestrator.train.settings import TrainSettings
+
+_MATRIX_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+
+
+def enable_checkpointing(model: nn.Module, settings: TrainSettings, rank: int) -> None:
+    """Switch on what the plan says.
+
+    `selective` keeps the rank-wide results of the adapters' first products and recomputes the
+    frozen part; it needs the non-reentrant implementation. ZeRO-3 with frozen parameters needs the
+    reentrant one (its hooks release a parameter before the recomputation is checked).
+    """
+    if settings.checkpointing == "none":
+        return
+    kwargs: dict[str, Any] = {"use_reentrant": settings.is_zero3}
+    if settings.checkpointing == "selective":
+        policy = partial(_keep_adapter_products, rank)
+        kwargs["context_fn"] = partial(create_selective_checkpoint_contexts, policy)
+    target: Any = model
+    target.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs)
+    # Inputs of the first layer need a gradient, or a reentrant checkpoint drops the graph.
+    target.enable_input_require_grads()
+
+
+def _keep_adapter_products(
+    rank: int,
+    _context: object,
+    operator: Callable[..., Any],
+    *args: object,
+    **_kwargs: object,
+) -> CheckpointPolicy:
+    """Save a matrix product whose result is `rank` wide: that is an adapter's first half."""
+    if operator in _MATRIX_PRODUCTS:
+        right = args[-1]
+        if isinstance(right, torch.Tensor) and right.shape[-1] == rank:
+            return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,49 @@
+"""The adapter in PEFT's own format, from gathered tensors."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from peft.peft_model import PeftModel
+from transformers import PreTrainedTokenizerBase
+
+from orchestrator.errors import Problem, UserError
+
+
+def save_adapter(
+    model: PeftModel,
+    tokenizer: PreTrainedTokenizerBase,
+    parameters: Mapping[str, torch.Tensor],
+    folder: Path,
+) -> None:
+    """Write adapter and tokenizer under a temporary name and rename it.
+
+    Args:
+        model: for the adapter's configuration.
+        tokenizer: saved beside the adapter, chat template included.
+        parameters: whole tensors by parameter name; no partitioned storage is read.
+        folder: where the adapter goes.
+
+    Raises:
+        UserError: when the disk refuses.
+    """
+    temporary = folder.with_name(f".{folder.name}.incomplete")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        model.save_pretrained(str(temporary), state_dict=dict(parameters))
+        tokenizer.save_pretrained(str(temporary))
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+    except Exception as error:
+        # safetensors has an error type of its own for a full disk, hence no narrower clause
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise UserError(
+            Problem(
+                where=str(folder),
+                found=f"could not write the adapter: {error}",
+                remedy="Free space, then run again with resume=true: the last checkpoint is whole.",
+            )
+        ) from error

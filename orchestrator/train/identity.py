@@ -1,0 +1,55 @@
+"""What a run is tied to: the base's bytes across ranks, and base and data across a resume."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from transformers.utils import cached_file
+
+from orchestrator.config import RunConfig
+from orchestrator.dataset.examples import Example
+from orchestrator.engines.base import frozen_tensors
+
+
+def base_checksum(model: nn.Module) -> str:
+    """Return a checksum of the frozen base, computed where the bytes are.
+
+    Each tensor adds the sum of its bytes and of every seventh byte; it finds a wrong file or a
+    damaged copy, not a forger.
+    """
+    digest = hashlib.sha256()
+    for tensor in frozen_tensors(model):
+        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        sums = (int(flat.sum(dtype=torch.int64)), int(flat[::7].sum(dtype=torch.int64)))
+        digest.update(f"{tuple(tensor.shape)}{sums}".encode())
+    return digest.hexdigest()[:16]
+
+
+def resume_keys(config: RunConfig, rows: Sequence[Example]) -> dict[str, str]:
+    """Return what a checkpoint must share with the run that continues it."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(np.ascontiguousarray(row.input_ids).tobytes())
+        digest.update(np.ascontiguousarray(row.labels).tobytes())
+    order = (config.seed, config.batch.global_, config.data.group_by_length)
+    return {
+        "base": _base_key(config),
+        "data": digest.hexdigest()[:16],
+        "order": "seed {}, global batch {}, grouped {}".format(*order),
+        "base.quant": f"{config.base.quant.value}, double {config.base.double_quant}",
+    }
+
+
+def _base_key(config: RunConfig) -> str:
+    revision = {"revision": config.model.revision} if config.model.revision else {}
+    found = cached_file(config.model.path, "config.json", **revision)
+    folder = Path(str(found)).parent
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for path in sorted(folder.glob("*.safetensors")):
+        digest.update(f"{path.name} {path.stat().st_size}".encode())
+    return digest.hexdigest()[:16]

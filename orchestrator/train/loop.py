@@ -1,0 +1,284 @@
+"""One rank from plan to summary: load, resume or evaluate, train, evaluate, export."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+import transformers
+
+from orchestrator.config import RunConfig
+from orchestrator.config_codec import parse_config
+from orchestrator.dataset.cache import Cached
+from orchestrator.engines.base import Engine
+from orchestrator.engines.ddp import DdpEngine
+from orchestrator.engines.zero3 import Zero3Engine
+from orchestrator.errors import Problem, UserError
+from orchestrator.lower import deepspeed_json
+from orchestrator.planner.plan import Plan
+from orchestrator.train import rng, state
+from orchestrator.train.callbacks import RunCallback
+from orchestrator.train.checkpoint import CheckpointStore
+from orchestrator.train.evaluate import EvalResult, evaluate, record_logits
+from orchestrator.train.export import save_adapter
+from orchestrator.train.groups import MetricsGroup, close_process_group, open_process_group
+from orchestrator.train.identity import base_checksum, resume_keys
+from orchestrator.train.meter import MemoryMeter
+from orchestrator.train.model import add_adapters, load_base, trainable
+from orchestrator.train.rows import (
+    RowBatcher,
+    load_tokenizer,
+    make_batcher,
+    make_loader,
+    make_sampler,
+    prepare_rows,
+)
+from orchestrator.train.run_files import EventLog, append_json_line, keep_steps_until, write_json
+from orchestrator.train.settings import TrainSettings, settings_from
+from orchestrator.train.summary import summarise
+from orchestrator.train.trainer import PlannedTrainer, training_arguments
+
+
+def run_rank(plan: Plan, run_dir: Path) -> None:
+    """Do this rank's part of the run.
+
+    Raises:
+        UserError: for what the user can mend; anything else is a fault of the run.
+    """
+    settings = settings_from(plan, run_dir)
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    if settings.device.type == "cuda":
+        torch.cuda.set_device(settings.device)
+    config = parse_config(plan.config)
+    tokenizer = load_tokenizer(config)
+    # Before the process group exists: a slow tokenisation must not run into its time-out.
+    cached = prepare_rows(config, plan.chosen.strategy.seq_len, run_dir, tokenizer)
+    if cached.chat_template is not None:
+        tokenizer.chat_template = cached.chat_template
+    open_process_group(settings)
+    try:
+        Run(plan, config, settings, cached, tokenizer.pad_token_id).execute(tokenizer)
+    finally:
+        close_process_group()
+
+
+def make_engine(plan: Plan, settings: TrainSettings) -> Engine:
+    """Return the engine of the chosen strategy."""
+    if settings.engine != "zero3":
+        return DdpEngine()
+    body = deepspeed_json(plan)
+    # Another number of ranks than planned changes these two; the global batch stays.
+    body["train_micro_batch_size_per_gpu"] = max(settings.micro)
+    body["gradient_accumulation_steps"] = settings.accumulation
+    return Zero3Engine(body)
+
+
+class Run:
+    """One rank's run; `execute` reads from top to bottom."""
+
+    def __init__(
+        self, plan: Plan, config: RunConfig, settings: TrainSettings, cached: Cached, pad: int
+    ) -> None:
+        """Take what is known before the model is loaded."""
+        self.plan, self.config, self.settings = plan, config, settings
+        self.began = time.perf_counter()
+        self.group = MetricsGroup(settings)
+        self.meter = MemoryMeter(settings.device)
+        self.events = EventLog(settings.run_dir, enabled=settings.is_main)
+        self.engine = make_engine(plan, settings)
+        self.store = CheckpointStore(settings.run_dir / "checkpoints", config.checkpoint.keep)
+        seq_len = plan.chosen.strategy.seq_len
+        rows = cached.rows["train"]
+        self.train_batcher = make_batcher(config, seq_len, rows, pad, packed=config.data.packing)
+        self.eval_batcher: RowBatcher | None = None
+        if "eval" in cached.rows:
+            held_out = cached.rows["eval"]
+            self.eval_batcher = make_batcher(config, seq_len, held_out, pad, packed=False)
+        self.sampler = make_sampler(config, rows)
+        self.keys = resume_keys(config, self.train_batcher.rows)
+        self.evals: dict[int, EvalResult] = {}
+        self.base_bytes = 0
+        self.memory: dict[str, dict[str, int]] = {}
+
+    def execute(self, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+        """Load, train, evaluate, export and summarise."""
+        # 1. model and trainer
+        self.say(f"loading the base: {self.config.base.quant.value}, {self.settings.engine}")
+        arguments = training_arguments(
+            self.config, self.settings, self.engine, self.sampler.num_steps
+        )
+        base = load_base(self.config.model, self.config.base, self.settings)
+        self.check_base(base)
+        rng.seed_rank(self.config.seed, self.settings.rank)
+        model = add_adapters(base, self.config.adapter, self.config.seed)
+        if not trainable(model):
+            raise UserError(
+                Problem(
+                    where="adapter.targets",
+                    found="no parameter would be trained",
+                    remedy="Use adapter.targets=all-linear or name modules the model has.",
+                )
+            )
+        self.callback = self.make_callback()
+        self.trainer = PlannedTrainer(
+            model=model,
+            config=self.config,
+            settings=self.settings,
+            engine=self.engine,
+            arguments=arguments,
+            loader=make_loader(self.sampler, self.train_batcher, self.settings),
+            tokenizer=tokenizer,
+            callbacks=[self.callback],
+        )
+        self.attach()
+        # 2. steps (`on_start` resumes or evaluates the untouched base first)
+        self.trainer.train()
+        # 3. results
+        self.finish(tokenizer)
+
+    def say(self, message: str) -> None:
+        """Say a phase on the console, once."""
+        if self.settings.is_main:
+            print(message, flush=True)
+
+    def check_base(self, base: torch.nn.Module) -> None:
+        """Make sure that all ranks hold the same base: nothing is broadcast."""
+        sums = self.group.gather(base_checksum(base))
+        if len(set(sums)) > 1:
+            raise UserError(
+                Problem(
+                    where="model.path",
+                    found=f"the ranks loaded different weights from {self.config.model.path}",
+                    remedy="Give every host the same files, or a revision of the hub id.",
+                )
+            )
+        self.events.add("base_loaded", checksum=sums[0], world_size=self.settings.world_size)
+
+    def make_callback(self) -> RunCallback:
+        """Return the callback with the schedule of this run."""
+        return RunCallback(
+            settings=self.settings,
+            group=self.group,
+            events=self.events,
+            num_steps=self.sampler.num_steps,
+            num_rows=self.sampler.num_rows,
+            save_every=self.config.checkpoint.every,
+            eval_every=self.config.eval.every,
+        )
+
+    def attach(self) -> None:
+        """Connect the hooks of the loop."""
+        self.callback.trainer = self.trainer
+        self.callback.on_start = self.start
+        self.callback.on_first_step = self.first_step
+        self.trainer.save_hook = self.save
+        self.trainer.eval_hook = self.evaluate_now
+
+    def start(self) -> None:
+        """Resume from the newest whole checkpoint, or evaluate the base before the first step."""
+        self.note_memory("load")
+        whole, ignored = self.store.list_complete()
+        newest = self.group.from_main(str(whole[-1]) if whole else "")
+        for message in ignored:
+            self.say(message)
+        metrics = self.settings.run_dir / "metrics.jsonl"
+        if newest:
+            checkpoint = self.store.read(Path(newest))
+            state.restore(self.trainer, self.engine, checkpoint, self.keys)
+            if self.settings.is_main:
+                keep_steps_until(metrics, checkpoint.step)
+            self.say(f"resuming at step {checkpoint.step} of {self.sampler.num_steps}")
+            self.events.add("resumed", step=checkpoint.step, checkpoint=newest)
+        else:
+            metrics.unlink(missing_ok=True)
+            if self.config.eval.before:
+                self.evaluate_now()
+        self.meter.reset()
+
+    def first_step(self) -> None:
+        """Measure what of the base is alive once the engine has done a whole step."""
+        held = [float(self.engine.base_bytes(self.trainer.model))]
+        self.base_bytes = int(self.group.max(held)[0])
+        self.events.add("first_step", live_base_bytes=self.base_bytes)
+
+    def evaluate_now(self) -> None:
+        """Score the held-out rows and write the result beside the steps."""
+        if self.eval_batcher is None:
+            return
+        step = self.trainer.state.global_step
+        self.say(f"evaluating on {len(self.eval_batcher.rows)} held-out rows")
+        result = evaluate(
+            self.trainer.model,
+            self.eval_batcher,
+            len(self.eval_batcher.rows),
+            self.settings,
+            self.group,
+        )
+        self.evals[step] = result
+        if self.settings.is_main:
+            record = {"step": step, "eval_loss": result.loss, "eval_tokens": result.tokens}
+            append_json_line(self.settings.run_dir / "metrics.jsonl", record)
+            self.say(f"held-out loss {result.loss:.4f} over {result.tokens} tokens")
+        self.callback.clock.restart()
+
+    def save(self) -> None:
+        """Write a checkpoint; every rank learns whether the disk took it."""
+        checkpoint = state.capture(self.trainer, self.engine, self.group, self.keys)
+        failure: UserError | None = None
+        if self.settings.is_main:
+            try:
+                path = self.store.write(checkpoint)
+                self.events.add("checkpoint", step=checkpoint.step, path=str(path))
+            except UserError as error:
+                failure = error
+        problems = self.group.from_main(failure.problems if failure else ())
+        if problems:
+            raise UserError(*problems)
+        self.callback.clock.restart()
+
+    def note_memory(self, phase: str) -> None:
+        """Keep the peaks of a phase, the largest over ranks."""
+        own = self.meter.read()
+        keys = list(own.__dataclass_fields__)
+        peaks = self.group.max([float(getattr(own, key)) for key in keys])
+        self.memory[phase] = {key: int(peak) for key, peak in zip(keys, peaks, strict=True)}
+
+    def finish(self, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+        """Evaluate the result, write adapter and summary."""
+        self.note_memory("train")
+        self.meter.reset()
+        stopped = self.callback.stopped
+        if not stopped:
+            self.evaluate_now()
+            self.save_adapter(tokenizer)
+        self.note_memory("save")
+        if self.settings.is_main:
+            body = summarise(self, status="stopped" if stopped else "done")
+            write_json(self.settings.run_dir / "summary.json", body)
+            self.events.add(body["status"], step=self.trainer.state.global_step)
+        self.group.barrier()
+
+    def save_adapter(self, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+        """Write the adapter for PEFT, and what the evaluation saw, to check it against."""
+        parameters = {
+            name: self.engine.parameter(parameter).cpu()
+            for name, parameter in trainable(self.trainer.model)
+        }
+        if self.eval_batcher is not None:
+            path = self.settings.run_dir / "eval" / "logits.safetensors"
+            record_logits(self.trainer.model, self.eval_batcher, self.settings, path)
+        failure: UserError | None = None
+        if self.settings.is_main:
+            try:
+                save_adapter(
+                    self.trainer.model, tokenizer, parameters, self.settings.run_dir / "adapter"
+                )
+            except UserError as error:
+                failure = error
+        problems = self.group.from_main(failure.problems if failure else ())
+        if problems:
+            raise UserError(*problems)

@@ -1,0 +1,107 @@
+"""The base as planned: quantised on load, adapters on top, nothing left to a library's default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.peft_model import PeftModel
+from torch import nn
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
+
+from orchestrator.config import AdapterConfig, BaseConfig, ModelConfig, Quant
+from orchestrator.train.settings import TrainSettings
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def load_base(model: ModelConfig, base: BaseConfig, settings: TrainSettings) -> PreTrainedModel:
+    """Load the base in the planned storage and compute types on this rank's device.
+
+    Args:
+        model: where the base is.
+        base: how it is quantised.
+        settings: the planned types and device of this rank.
+    """
+    kwargs: dict[str, Any] = {
+        "dtype": DTYPES[settings.precision],
+        "trust_remote_code": model.trust_remote_code,
+    }
+    if model.revision:
+        kwargs["revision"] = model.revision
+    if model.attention.value != "auto":
+        kwargs["attn_implementation"] = model.attention.value
+    quantization = quantization_config(base, settings)
+    if quantization is not None:
+        kwargs["quantization_config"] = quantization
+    if settings.device.type == "cuda" and not settings.is_zero3:
+        kwargs["device_map"] = {"": settings.device.index or 0}
+    loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(model.path, **kwargs)
+    keep_packing(loaded)
+    for parameter in loaded.parameters():
+        parameter.requires_grad_(False)  # noqa: FBT003 - torch's own signature
+    return loaded
+
+
+def quantization_config(base: BaseConfig, settings: TrainSettings) -> BitsAndBytesConfig | None:
+    """Return what bitsandbytes is asked for; None keeps the base in the load dtype."""
+    if base.quant is Quant.none:
+        return None
+    if base.quant is Quant.int8:
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=base.quant.value,
+        bnb_4bit_use_double_quant=base.double_quant,
+        bnb_4bit_compute_dtype=DTYPES[settings.precision],
+        bnb_4bit_quant_storage=getattr(torch, settings.quant_storage),
+    )
+
+
+def keep_packing(model: nn.Module) -> None:
+    """Stop bitsandbytes from repacking 4-bit weights for inference on CPUs with AVX512-BF16.
+
+    The repacked layout replaces the stored bytes at the first evaluation: a checkpointed or
+    partitioned layer would then be restored into a layout nobody expects.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
+def add_adapters(base: PreTrainedModel, adapter: AdapterConfig, seed: int) -> PeftModel:
+    """Put LoRA adapters on the base, initialised from the seed alone (equal on every rank)."""
+    all_linear = adapter.targets == ("all-linear",)
+    config = LoraConfig(
+        r=adapter.rank,
+        lora_alpha=adapter.alpha,
+        lora_dropout=adapter.dropout,
+        target_modules="all-linear" if all_linear else list(adapter.targets),
+        task_type="CAUSAL_LM",
+        bias="none",
+    )
+    devices = [base.device.index] if base.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        model = get_peft_model(base, config)
+    if not isinstance(model, PeftModel):
+        raise TypeError(f"PEFT returned {type(model).__name__} instead of a PeftModel")
+    return model
+
+
+def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return the adapters' parameters by name, in the model's own order."""
+    return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+
+
+def cast_adapters(
+    model: nn.Module, dtype: torch.dtype, values: dict[str, torch.Tensor]
+) -> None:
+    """Give the adapters their planned type, from the values they were initialised with.
+
+    TRL casts the adapters of a quantised base to bf16 on its own, which would round the
+    initialisation even where fp32 was planned.
+    """
+    for name, parameter in trainable(model):
+        parameter.data = values[name].to(parameter.device, dtype)

@@ -1,0 +1,40 @@
+"""Tokenise the rows of a run before any rank starts: `python -m orchestrator.train.prepare PLAN`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from launch.parent_death import die_with_parent
+from orchestrator.errors import ExitCode, UserError
+from orchestrator.train.worker import quiet_libraries, read_plan, report, set_environment
+
+
+def main() -> int:
+    """Prepare the run directory of the plan; a second call finds the work done."""
+    die_with_parent()
+    try:
+        path = Path(sys.argv[1]).resolve()
+        plan = read_plan(path)
+        set_environment(plan)
+        quiet_libraries()
+        from orchestrator.train.rows import load_tokenizer, prepare_rows
+
+        config = plan.run_config
+        cached = prepare_rows(config, plan.chosen.strategy.seq_len, path.parent, load_tokenizer(config))
+        for note in cached.notes:
+            print(f"note: {note}", flush=True)
+        for side, stats in cached.stats.items():
+            print(
+                f"{side}: {stats.rows:,} rows, {stats.tokens:,} tokens, {stats.label_tokens:,} with loss, "
+                f"longest row {stats.length_max}",
+                flush=True,
+            )
+    except UserError as error:
+        report(error)
+        return int(ExitCode.BAD_INPUT)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

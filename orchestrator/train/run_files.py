@@ -1,0 +1,60 @@
+"""The files of a run directory that the ranks write."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
+    """Append one record as a line of its own."""
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(record) + "\n")
+
+
+def write_json(path: Path, body: Mapping[str, Any]) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the whole records of a file that may end in the middle of one (kill -9)."""
+    records: list[dict[str, Any]] = []
+    if not path.is_file():
+        return records
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
+def keep_steps_until(path: Path, step: int) -> None:
+    """Drop metrics of steps after a checkpoint: they are about to be run again."""
+    kept = [record for record in read_json_lines(path) if record.get("step", 0) <= step]
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+    temporary.replace(path)
+
+
+class EventLog:
+    """`events.jsonl`: what happened and when, for people and for `trainmaster status`."""
+
+    def __init__(self, run_dir: Path, *, enabled: bool) -> None:
+        """Write into the run directory; only one rank is enabled."""
+        self._path = run_dir / "events.jsonl"
+        self._enabled = enabled
+
+    def add(self, event: str, **details: object) -> None:
+        """Append an event with the wall-clock time."""
+        if self._enabled:
+            append_json_line(self._path, {"time": time.time(), "event": event, **details})

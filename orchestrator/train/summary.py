@@ -1,0 +1,68 @@
+"""`summary.json`: what came out, predicted against measured."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.train.loop import Run
+
+SCHEMA = 1
+
+
+def summarise(run: Run, *, status: str) -> dict[str, Any]:
+    """Return the summary of a finished or stopped run."""
+    clock = run.callback.clock
+    losses = run.callback.losses
+    steps = run.trainer.state.global_step
+    before, after = run.evals.get(0), run.evals.get(steps) if status == "done" else None
+    return {
+        "schema": SCHEMA,
+        "status": status,
+        "run_id": run.plan.run_id,
+        "engine": run.settings.engine,
+        "world_size": run.settings.world_size,
+        "precision": run.settings.precision,
+        "steps": steps,
+        "planned_steps": run.sampler.num_steps,
+        "samples": steps * run.settings.global_batch,
+        "eval_loss_before": before.loss if before else _earlier_loss(run),
+        "eval_loss_after": after.loss if after else None,
+        "eval_row_losses": list(after.row_losses) if after else None,
+        "train_loss_last": losses.get(steps),
+        "wall_seconds": time.perf_counter() - run.began,
+        "live_base_bytes": run.base_bytes,
+        "predicted": _predicted(run),
+        "measured": {
+            "step_seconds": _number(clock.typical_seconds()),
+            "tokens_per_second": _number(clock.tokens_per_second()),
+            "memory": run.memory,
+        },
+    }
+
+
+def _predicted(run: Run) -> dict[str, Any]:
+    estimate = run.plan.chosen.estimate
+    phases = {"load": estimate.memory.load, "train": estimate.memory.train, "save": estimate.memory.save}
+    keys = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
+    return {
+        "step_seconds": estimate.step_seconds,
+        "tokens_per_second": estimate.tokens_per_second,
+        "memory": {name: {key: getattr(phase, key) for key in keys} for name, phase in phases.items()},
+    }
+
+
+def _earlier_loss(run: Run) -> float | None:
+    """A resumed run evaluated the base in an earlier attempt; its metrics hold the result."""
+    from orchestrator.train.run_files import read_json_lines
+
+    for record in read_json_lines(run.settings.run_dir / "metrics.jsonl"):
+        if record.get("step") == 0 and "eval_loss" in record:
+            return float(record["eval_loss"])
+    return None
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value  # NaN is not JSON

@@ -1,0 +1,115 @@
+"""One rank: `python -m orchestrator.train.worker RUN_DIR/plan.json`, under any launcher.
+
+Nothing heavy is imported before the variables that libraries read at import time are set.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+import warnings
+from pathlib import Path
+
+from launch.parent_death import die_with_parent
+from orchestrator.errors import ExitCode, Problem, UserError
+from orchestrator.planner.plan import Plan, loads
+
+ERROR_PREFIX = "trainmaster-error: "  # a line the launching side reads back
+
+
+def read_plan(path: Path) -> Plan:
+    """Read the plan of a run.
+
+    Raises:
+        UserError: when it is missing or not a plan.
+    """
+    try:
+        return loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            Problem(
+                where=str(path),
+                found=error.strerror or str(error),
+                remedy="Write it with `trainmaster plan run_dir=RUN_DIR`.",
+            )
+        ) from error
+
+
+def set_environment(plan: Plan) -> None:
+    """Set what the launcher sets, for ranks that were started by hand; the user's values win."""
+    wanted = {
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": str(plan.chosen.strategy.threads_per_process),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+    if plan.device_kind == "cpu":
+        wanted |= {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    if plan.chosen.strategy.allocator:
+        wanted["PYTORCH_ALLOC_CONF"] = plan.chosen.strategy.allocator
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
+    # With this switch accelerate ignores that DeepSpeed is in charge; the device is ours to say.
+    os.environ.pop("ACCELERATE_USE_CPU", None)
+
+
+def quiet_libraries() -> None:
+    """Keep notices that a user can do nothing about off the console.
+
+    The libraries warn about each other's deprecated names, and bitsandbytes about an optional
+    package of CPU kernels.
+    """
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+
+
+def report(error: UserError) -> None:
+    """Say a user's error once, in a form the launching side can pass on."""
+    if os.environ.get("RANK", "0") == "0":
+        problems = [
+            {"where": p.where, "found": p.found, "remedy": p.remedy} for p in error.problems
+        ]
+        body = {"exit_code": int(error.exit_code), "problems": problems}
+        print(ERROR_PREFIX + json.dumps(body), flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run this rank to its end; torchrun turns any other code than 0 into a failed run."""
+    die_with_parent()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        if len(arguments) != 1:
+            raise UserError(
+                Problem(
+                    where="worker",
+                    found=f"found {len(arguments)} arguments",
+                    remedy="Give the path of plan.json and nothing else.",
+                )
+            )
+        path = Path(arguments[0]).resolve()
+        plan = read_plan(path)
+        set_environment(plan)
+        quiet_libraries()
+        from orchestrator.train.loop import run_rank
+
+        run_rank(plan, path.parent)
+    except UserError as error:
+        report(error)
+        return int(ExitCode.BAD_INPUT)
+    except Exception:
+        # The other ranks wait in a collective: the traceback must be out before they are ended.
+        traceback.print_exc()
+        sys.stderr.flush()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    # Skip interpreter shutdown: threads of communication libraries may outlive their groups there.
+    os._exit(code)

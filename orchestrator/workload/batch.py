@@ -1,0 +1,83 @@
+"""The rows of a data set, as the few numbers that memory and time depend on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataStats:
+    """Token counts of the rows after the chat template.
+
+    Attributes:
+        rows: training rows.
+        eval_rows: held-out rows.
+        mean_tokens: mean tokens of a training row.
+        max_tokens: tokens of the longest training row.
+        total_tokens: tokens of all training rows.
+        source: how the numbers were found (`counted`, `sampled`, ...).
+    """
+
+    rows: int
+    eval_rows: int
+    mean_tokens: float
+    max_tokens: int
+    total_tokens: int
+    source: str
+
+    def __post_init__(self) -> None:
+        """Reject counts that no set of rows can have."""
+        if self.rows < 1 or self.eval_rows < 0:
+            msg = f"{self.rows} training and {self.eval_rows} held-out rows: at least 1 and 0 are needed"
+            raise ValueError(msg)
+        if not 0 < self.mean_tokens <= self.max_tokens:
+            msg = f"mean_tokens {self.mean_tokens} must lie above 0 and not above max_tokens {self.max_tokens}"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchShape:
+    """How long the rows of a micro-batch are.
+
+    Attributes:
+        real_tokens_per_row: mean tokens of a row that carry information.
+        longest_tokens: length the longest row can have (what memory must allow for).
+        fixed: every row is filled or padded to `longest_tokens`.
+        padded: rows may need an attention mask (not packed).
+    """
+
+    real_tokens_per_row: float
+    longest_tokens: int
+    fixed: bool
+    padded: bool
+
+    def expected_tokens(self, rows: int) -> float:
+        """Expected padded length of a micro-batch of `rows` rows, in tokens.
+
+        For lengths spread evenly around the mean up to the longest one, the longest of n rows lies
+        at mean + (longest - mean) (n - 1) / (n + 1).
+        """
+        if self.fixed:
+            return float(self.longest_tokens)
+        spread = self.longest_tokens - self.real_tokens_per_row
+        return self.real_tokens_per_row + spread * (rows - 1) / (rows + 1)
+
+
+def batch_shape(stats: DataStats, *, seq_len: int, packing: bool, static: bool) -> BatchShape:
+    """Shape of a micro-batch of rows cut at `seq_len` tokens.
+
+    Args:
+        stats: the rows.
+        seq_len: tokens a row is cut at.
+        packing: rows are joined into full ones of `seq_len` tokens.
+        static: rows are padded to `seq_len` instead of the longest of the micro-batch.
+    """
+    longest = seq_len if packing or static else min(seq_len, stats.max_tokens)
+    real = float(seq_len) if packing else min(stats.mean_tokens, float(longest))
+    return BatchShape(real_tokens_per_row=real, longest_tokens=longest, fixed=packing or static, padded=not packing)
+
+
+def rows_per_epoch(stats: DataStats, *, seq_len: int, packing: bool) -> int:
+    """Rows the sampler sees in one epoch: the data's own, or the packed ones."""
+    return max(1, math.ceil(stats.total_tokens / seq_len)) if packing else stats.rows

@@ -1,0 +1,144 @@
+"""Reads what a model folder says about itself: `config.json` and safetensors headers, never weights."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import Problem, UserError
+
+# The format caps its header at 100 MB; more is a damaged file, not a model.
+_MAX_HEADER_BYTES = 100_000_000
+_LENGTH_BYTES = 8
+_HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorInfo:
+    """One tensor of a safetensors file: its shape and dtype (`BF16`, `F32`, `U8`, ...)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def hub_cache_dir(environment: Mapping[str, str], home: Path) -> Path:
+    """Folder of the local Hugging Face cache, as huggingface_hub finds it (HF_HUB_CACHE, then HF_HOME)."""
+    if environment.get("HF_HUB_CACHE"):
+        return Path(environment["HF_HUB_CACHE"])
+    return Path(environment.get("HF_HOME") or home / ".cache" / "huggingface") / "hub"
+
+
+def is_hub_id(path: str) -> bool:
+    """Whether `path` has the form `org/name`."""
+    return _HUB_ID.fullmatch(path) is not None
+
+
+def resolve(path: str, hub_cache: Path, revision: str = "") -> Path | None:
+    """Local folder of a model: a folder as it stands, or a hub id's snapshot in the cache.
+
+    Returns None when a hub id has not been downloaded. Nothing is fetched.
+    """
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    if not is_hub_id(path):
+        return None
+    repository = hub_cache / f"models--{path.replace('/', '--')}"
+    reference = repository / "refs" / (revision or "main")
+    commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else revision
+    snapshot = repository / "snapshots" / commit
+    return snapshot if commit and (snapshot / "config.json").is_file() else None
+
+
+def require_folder(path: str, hub_cache: Path, revision: str = "") -> Path:
+    """Like `resolve`, but says what to do when there is nothing.
+
+    Raises:
+        UserError: no such folder, or a hub id that is not in the cache.
+    """
+    folder = resolve(path, hub_cache, revision)
+    if folder is not None:
+        return folder
+    if is_hub_id(path):
+        found = f"{path} is no folder and is not in the hub cache {hub_cache}"
+        remedy = f"Download it first: hf download {path}"
+    else:
+        found, remedy = f"there is no folder {path}", "Give a folder with a config.json, or a hub id (org/name)"
+    raise UserError(Problem(where="model", found=found, remedy=remedy))
+
+
+def read_config(folder: Path) -> Mapping[str, object]:
+    """Parse `folder/config.json`.
+
+    Raises:
+        UserError: the file is missing or is no JSON object.
+    """
+    return _read_object(folder / "config.json", "Give a folder made by save_pretrained")
+
+
+def read_headers(folder: Path) -> Mapping[str, TensorInfo]:
+    """All tensors of the folder's safetensors files by name; empty when it has none.
+
+    Raises:
+        UserError: a shard named by the index is missing, or a header is damaged.
+    """
+    tensors: dict[str, TensorInfo] = {}
+    for path in _weight_files(folder):
+        tensors.update(_read_header(path))
+    return tensors
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        single = folder / "model.safetensors"
+        return [single] if single.is_file() else []
+    weight_map = _read_object(index, "Download the model again").get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise _damaged(index, "it has no weight_map")
+    files = [folder / str(name) for name in sorted(set(weight_map.values()))]
+    missing = [path for path in files if not path.is_file()]
+    if missing:
+        raise UserError(
+            *(
+                Problem(where=str(path), found=f"{index.name} names it, but it is missing", remedy="Download it again")
+                for path in missing
+            )
+        )
+    return files
+
+
+def _read_header(path: Path) -> dict[str, TensorInfo]:
+    with path.open("rb") as file:
+        size_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if not 0 < size_bytes <= _MAX_HEADER_BYTES:
+            raise _damaged(path, f"its header claims {size_bytes} bytes")
+        raw = file.read(size_bytes)
+    try:
+        header = json.loads(raw)
+        return {
+            name: TensorInfo(shape=tuple(int(size) for size in entry["shape"]), dtype=str(entry["dtype"]))
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path, f"its header does not parse ({error})") from error
+
+
+def _read_object(path: Path, remedy: str) -> Mapping[str, object]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(Problem(where=str(path), found="there is no such file", remedy=remedy)) from error
+    except (ValueError, OSError) as error:
+        raise _damaged(path, str(error)) from error
+    if not isinstance(value, dict):
+        raise _damaged(path, "it holds no JSON object")
+    return value
+
+
+def _damaged(path: Path, found: str) -> UserError:
+    return UserError(Problem(where=str(path), found=found, remedy="Download or save the file again"))

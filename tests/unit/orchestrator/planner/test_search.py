@@ -1,0 +1,197 @@
+"""What the planner chooses on drawn machines, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.config import (
+    AdapterConfig,
+    Backend,
+    BatchConfig,
+    Checkpointing,
+    Dtype,
+    Engine,
+    EngineConfig,
+    LaunchConfig,
+    Offload,
+    Precision,
+)
+from orchestrator.errors import ExitCode, NothingFits, UserError
+from orchestrator.planner.plan import Plan, dumps
+from topology.model import Device, DeviceKind, Host, Topology
+from topology.presets import cpu_host, preset
+from topology.units import GIB
+
+Planner = Callable[..., Plan]
+
+
+def _one_gpu(name: str, memory_gib: int, capability: tuple[int, int]) -> Topology:
+    device = Device(
+        id="GPU-0",
+        host="h",
+        kind=DeviceKind.gpu,
+        name=name,
+        memory_bytes=memory_gib * GIB,
+        compute_capability=capability,
+    )
+    return Topology(hosts=(Host(name="h", memory_bytes=64 * GIB, cores=8, devices=(device,)),))
+
+
+def test_8b_on_one_24_gb_card_is_not_sharded(plan_for: Planner) -> None:
+    plan = plan_for("8b", "1x24gb", tokens=2048)
+    strategy = plan.chosen.strategy
+    assert (strategy.engine, strategy.world_size, strategy.precision) == (Engine.ddp, 1, "bf16")
+    assert (strategy.adapter_dtype, strategy.quant_storage) == ("fp32", "uint8")
+    assert plan.chosen.estimate.memory.device_bytes < 0.92 * 24 * GIB
+
+
+def test_8b_on_two_cards_prefers_copies(plan_for: Planner) -> None:
+    plan = plan_for("8b", "2x24gb-pcie")
+    assert plan.chosen.strategy.engine is Engine.ddp
+    assert any(choice.strategy.engine is Engine.zero3 for choice in plan.ranked)
+
+
+def test_70b_fits_eight_80_gb_cards(plan_for: Planner) -> None:
+    plan = plan_for("70b", "8xa100-80gb", tokens=2048)
+    assert plan.chosen.strategy.world_size == 8
+    assert plan.chosen.strategy.engine is Engine.ddp
+
+
+def test_70b_on_one_24_gb_card_is_refused_with_all_reasons(plan_for: Planner) -> None:
+    with pytest.raises(NothingFits) as caught:
+        plan_for("70b", "1x24gb", tokens=2048)
+    text = str(caught.value)
+    assert caught.value.exit_code is ExitCode.NOTHING_FITS
+    assert "ddp on 1 rank" in text
+    assert "zero3 on 1 rank, offload cpu" in text
+    assert "base_packed 31.9" in text
+    assert "has 24.0 GiB" in text
+
+
+def test_7b_on_a_t4_trains_in_fp16(plan_for: Planner) -> None:
+    plan = plan_for("7b", _one_gpu("Tesla T4", 16, (7, 5)))
+    assert plan.chosen.strategy.precision == "fp16"
+    assert plan.chosen.strategy.adapter_dtype == "fp32"
+    assert any("7.5" in reason for reason in plan.reasons)
+
+
+def test_cpu_hosts_take_up_to_two_ranks_of_one_thread(plan_for: Planner) -> None:
+    strategy = plan_for("tiny", "cpu").chosen.strategy
+    assert (strategy.world_size, strategy.threads_per_process, strategy.precision) == (2, 1, "fp32")
+    assert strategy.allocator == ""
+    one = plan_for("tiny", "cpu", devices=1).chosen.strategy
+    assert (one.world_size, one.threads_per_process) == (1, 2)
+
+
+def test_more_cpu_ranks_than_cores_is_warned_about(plan_for: Planner) -> None:
+    plan = plan_for("tiny", "cpu", devices=4)
+    assert plan.chosen.strategy.world_size == 4
+    assert any("share 2 cores" in warning for warning in plan.warnings)
+
+
+def test_global_batch_is_kept_by_uneven_shares(plan_for: Planner) -> None:
+    plan = plan_for("tiny", cpu_host(slots=3), devices=3, batch=BatchConfig(global_=16))
+    assert sum(plan.chosen.strategy.shares) == 16
+    assert set(plan.chosen.strategy.shares) == {5, 6}
+
+
+def test_faster_cards_take_more_rows(plan_for: Planner) -> None:
+    fast, slow = preset("1x24gb").hosts[0], _one_gpu("Tesla T4", 16, (7, 5)).hosts[0]
+    devices = (fast.devices[0], replace(slow.devices[0], host=fast.name))
+    plan = plan_for("7b", Topology(hosts=(replace(fast, devices=devices),)))
+    shares = plan.chosen.strategy.shares
+    assert shares[0] > shares[1]
+    assert any("differ" in warning for warning in plan.warnings)
+
+
+def test_forced_settings_are_kept(plan_for: Planner) -> None:
+    plan = plan_for(
+        "tiny",
+        "cpu",
+        engine=EngineConfig(name=Engine.zero3),
+        checkpointing=Checkpointing.full,
+        batch=BatchConfig(global_=16, micro=2),
+    )
+    strategy = plan.chosen.strategy
+    assert (strategy.engine, strategy.checkpointing) == (Engine.zero3, Checkpointing.full)
+    assert (strategy.micro, strategy.accumulation) == ((2, 2), 4)
+    assert (strategy.adapter_dtype, strategy.quant_storage) == ("fp32", "float32")
+    assert strategy.zero3 is not None
+    # Moving from host memory to host memory would only copy.
+    assert strategy.zero3.offload_param is Offload.none
+    assert strategy.zero3.param_persistence_threshold == 0
+
+
+def test_user_knobs_win(plan_for: Planner) -> None:
+    engine = EngineConfig(name=Engine.zero3, prefetch_bucket_size=123, offload_param=Offload.none)
+    knobs = plan_for("8b", "2x24gb-pcie", engine=engine).chosen.strategy.zero3
+    assert knobs is not None
+    assert (knobs.prefetch_bucket_size, knobs.offload_param) == (123, Offload.none)
+    assert knobs.param_persistence_threshold == 40_960
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"devices": 4}, "4 GPUs asked for, 2 found"),
+        ({"nodes": 2}, "2 hosts asked for"),
+        ({"batch": BatchConfig(global_=1), "devices": 2}, "cannot feed 2 ranks"),
+        ({"launch": LaunchConfig(backend=Backend.local), "devices": 2}, "starts one rank"),
+        ({"adapter": AdapterConfig(targets=("q_prj",))}, "q_proj"),
+    ],
+)
+def test_impossible_requests_are_user_errors(plan_for: Planner, changes: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        plan_for("7b", "2x24gb-pcie", **changes)
+    assert caught.value.exit_code is ExitCode.BAD_INPUT
+
+
+def test_local_launch_takes_one_device(plan_for: Planner) -> None:
+    plan = plan_for("7b", "2x24gb-pcie", launch=LaunchConfig(backend=Backend.local))
+    assert plan.chosen.strategy.world_size == 1
+
+
+def test_small_batches_leave_devices_idle(plan_for: Planner) -> None:
+    plan = plan_for("7b", "8xh100", batch=BatchConfig(global_=4))
+    assert plan.chosen.strategy.world_size == 4
+    assert any("feeds only 4" in warning for warning in plan.warnings)
+
+
+def test_conflicting_types_are_rejections_with_reasons(plan_for: Planner) -> None:
+    plan = plan_for("8b", "1x24gb", adapter=AdapterConfig(dtype=Dtype.fp32))
+    assert any("DeepSpeed casts" in rejection.reason for rejection in plan.rejected)
+    with pytest.raises(NothingFits, match="cannot unscale"):
+        plan_for(
+            "8b",
+            "1x24gb",
+            engine=EngineConfig(name=Engine.ddp),
+            precision=Precision.fp16,
+            adapter=AdapterConfig(dtype=Dtype.fp16),
+        )
+
+
+def test_host_memory_is_a_limit_too(plan_for: Planner) -> None:
+    host = cpu_host().hosts[0]
+    small = Topology(hosts=(replace(host, available_memory_bytes=1 * GIB),))
+    with pytest.raises(NothingFits, match="of host memory a rank"):
+        plan_for("tiny", small)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.integers(2, 70),
+    machine=st.sampled_from(["1x24gb", "2x24gb-pcie", "4xv100-16gb", "8xh100", "cpu"]),
+    tokens=st.integers(16, 1024),
+)
+def test_plans_are_deterministic_and_keep_the_batch(plan_for: Planner, rows: int, machine: str, tokens: int) -> None:
+    first, second = (plan_for("tiny", machine, tokens=tokens, batch=BatchConfig(global_=rows)) for _ in range(2))
+    assert dumps(first) == dumps(second)
+    for choice in first.ranked:
+        strategy = choice.strategy
+        assert sum(strategy.shares) == rows
+        assert len(strategy.micro) == strategy.world_size

@@ -1,0 +1,35 @@
+"""Expected lengths of micro-batches."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from orchestrator.workload.batch import DataStats, batch_shape, rows_per_epoch
+
+
+def _stats(mean: float = 100.0, most: int = 180) -> DataStats:
+    return DataStats(rows=50, eval_rows=0, mean_tokens=mean, max_tokens=most, total_tokens=5000, source="counted")
+
+
+def test_expected_length_agrees_with_sampling() -> None:
+    shape = batch_shape(_stats(), seq_len=512, packing=False, static=False)
+    draw = random.Random(0)
+    samples = [max(draw.uniform(20, 180) for _ in range(4)) for _ in range(20_000)]
+    assert shape.expected_tokens(4) == pytest.approx(sum(samples) / len(samples), rel=0.01)
+    assert shape.expected_tokens(1) == 100.0
+
+
+def test_packed_and_static_rows_are_full() -> None:
+    packed = batch_shape(_stats(), seq_len=64, packing=True, static=False)
+    static = batch_shape(_stats(), seq_len=512, packing=False, static=True)
+    assert (packed.expected_tokens(3), packed.real_tokens_per_row, packed.padded) == (64.0, 64.0, False)
+    assert (static.expected_tokens(3), static.real_tokens_per_row, static.padded) == (512.0, 100.0, True)
+    assert rows_per_epoch(_stats(), seq_len=64, packing=True) == 79
+    assert rows_per_epoch(_stats(), seq_len=64, packing=False) == 50
+
+
+def test_impossible_counts_are_refused() -> None:
+    with pytest.raises(ValueError, match="mean_tokens"):
+        _stats(mean=200.0)

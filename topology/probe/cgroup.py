@@ -1,0 +1,110 @@
+"""Limits that control groups (v1 and v2) set on this process: the tightest from its own group to the mount.
+
+Inside a container without a cgroup namespace /proc/self/cgroup names the host's path, which is not under the
+container's mount: levels that do not exist are skipped, and the mount itself then holds the container's limit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# v1 writes "no limit" as the largest page-aligned integer; no machine has an exbibyte.
+_NO_LIMIT: Final = 2**60
+
+
+class ReadingAbsentError(Exception):
+    """There is no value, and `code` is the reason: not a failure of the read itself."""
+
+    def __init__(self, *, code: str) -> None:
+        """Keep the code."""
+        self.code = code
+        super().__init__(code)
+
+
+def cpu_quota_cores(root: Path) -> float:
+    """Return how many cores' worth of time this process may use.
+
+    Raises:
+        ReadingAbsentError: `UNLIMITED`.
+
+    """
+    quotas: list[float] = []
+    for level in _levels(root, None):
+        quota, _, period = (_text(level / "cpu.max") or "max").partition(" ")
+        quotas += [] if quota == "max" else [int(quota) / int(period)]
+    for level in _levels(root, "cpu"):
+        quota = _text(level / "cpu.cfs_quota_us") or "-1"
+        period = _text(level / "cpu.cfs_period_us") or "100000"
+        quotas += [] if int(quota) <= 0 else [int(quota) / int(period)]
+    return _least(quotas)
+
+
+def memory_limit_bytes(root: Path) -> int:
+    """Return the lowest memory limit over this process.
+
+    Raises:
+        ReadingAbsentError: `UNLIMITED`.
+
+    """
+    return int(_least([limit for limit, _ in _memory(root)]))
+
+
+def memory_headroom_bytes(root: Path) -> int:
+    """Return what the limits still allow; file pages not in use are dropped under pressure, so they count as free.
+
+    Raises:
+        ReadingAbsentError: `UNLIMITED`.
+
+    """
+    return max(0, int(_least([limit - used for limit, used in _memory(root)])))
+
+
+def _memory(root: Path) -> Iterator[tuple[int, int]]:
+    # (limit, use without inactive file pages) of every level that has a limit.
+    names = (
+        (None, "memory.max", "memory.current", "inactive_file"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    )
+    for controller, limit_name, use_name, idle_name in names:
+        for level in _levels(root, controller):
+            limit = _text(level / limit_name) or "max"
+            if limit == "max" or int(limit) >= _NO_LIMIT:
+                continue
+            rows = (line.split() for line in _text(level / "memory.stat").splitlines())
+            idle = {row[0]: int(row[1]) for row in rows if row}.get(idle_name, 0)
+            yield int(limit), int(_text(level / use_name) or "0") - idle
+
+
+def _levels(root: Path, controller: str | None) -> Iterator[Path]:
+    # The group's directories from the process's own up to the mount; controller None means v2.
+    base = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if controller is None and number == "0" and not names:
+            # A hybrid host mounts v2 beside the v1 controllers.
+            mount = base / "unified" if (base / "unified").is_dir() else base
+        elif controller is not None and controller in names.split(","):
+            mount = base / names if (base / names).is_dir() else base / controller
+        else:
+            continue
+        parts = [part for part in path.split("/") if part not in {"", ".."}]
+        yield from (mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1))
+
+
+def _text(path: Path) -> str:
+    # The root group has no limit files, and a level may be hidden: both read as nothing.
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _least(values: list[float] | list[int]) -> float:
+    if not values:
+        raise ReadingAbsentError(code="UNLIMITED")
+    return min(values)
