@@ -1,0 +1,1 @@
+"""Composes topology and launch: plans a fine-tune, starts it, watches it, reports it."""

@@ -81,11 +81,12 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
 
     if any(item.startswith("-") for item in arguments):
         return run_hydra(verb, arguments)
+    from orchestrator.inputs import located
     from orchestrator.resume import with_saved_config
 
     needs_job = verb != "probe"
     config, _ = compose(with_saved_config(arguments), needs_job=needs_job)
-    return verbs[verb](config)
+    return verbs[verb](located(config) if needs_job else config)
 
 
 def _is_json(config: RunConfig) -> bool:

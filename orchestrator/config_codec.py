@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -61,9 +62,7 @@ def _key(field_name: str) -> str:
 
 def _parse_dataclass(cls: type, raw: object, path: str, problems: list[Problem]) -> object:
     if not isinstance(raw, Mapping):
-        problems.append(
-            Problem(where=path, found=f"found {raw!r}", remedy="Give a group of keys here.")
-        )
+        problems.append(Problem(where=path, found=f"found {raw!r}", remedy="Give a group of keys here."))
         return None
     hints = typing.get_type_hints(cls)
     known = {_key(field.name): field for field in dataclasses.fields(cls)}
@@ -127,27 +126,27 @@ def _parse_names(value: object, path: str, problems: list[Problem]) -> tuple[str
         names = tuple(str(item).strip() for item in items if str(item).strip())
         if names:
             return names
-    problems.append(
-        Problem(where=path, found=f"found {value!r}", remedy="Give names separated by commas.")
-    )
+    problems.append(Problem(where=path, found=f"found {value!r}", remedy="Give names separated by commas."))
     return ()
 
 
 def _parse_scalar(hint: type, value: object, path: str, problems: list[Problem]) -> object:
-    if hint is bool and isinstance(value, bool):
-        return value
-    if hint is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if hint is int and isinstance(value, float) and value.is_integer():
+    found = _as_scalar(hint, value)
+    if found is None:
+        kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+        remedy = f"Give {kinds.get(hint, hint)}."
+        problems.append(Problem(where=path, found=f"found {value!r}", remedy=remedy))
+    return found
+
+
+def _as_scalar(hint: type, value: object) -> object:
+    """Return the value as the type, or None where that would lose something."""
+    if isinstance(value, bool):
+        return value if hint is bool else str(value).lower() if hint is str else None
+    if hint is str:
+        return "" if value is None else str(value) if isinstance(value, (str, int, float)) else None
+    if hint is int and isinstance(value, (int, float)) and float(value).is_integer():
         return int(value)
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+    if hint is float and isinstance(value, (int, float)) and math.isfinite(value):
         return float(value)
-    if hint is str and isinstance(value, (str, int, float)):
-        return str(value).lower() if isinstance(value, bool) else str(value)
-    if hint is str and value is None:
-        return ""
-    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-    problems.append(
-        Problem(where=path, found=f"found {value!r}", remedy=f"Give {kinds.get(hint, hint)}.")
-    )
     return None

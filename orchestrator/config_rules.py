@@ -32,7 +32,7 @@ def _check_ranges(config: RunConfig) -> Iterator[Problem]:
         "nodes": config.nodes,
         "checkpoint.keep": config.checkpoint.keep,
     }
-    not_negative = {
+    not_negative: dict[str, float] = {
         "devices": config.devices,
         "data.max_rows": config.data.max_rows,
         "data.max_eval_rows": config.data.max_eval_rows,
@@ -56,9 +56,9 @@ def _check_ranges(config: RunConfig) -> Iterator[Problem]:
         "optimizer.beta1": config.optimizer.beta1,
         "optimizer.beta2": config.optimizer.beta2,
     }
-    for where, value in least_one.items():
-        if value < 1:
-            yield _out_of_range(where, value, "Give a whole number of at least 1.")
+    for where, count in least_one.items():
+        if count < 1:
+            yield _out_of_range(where, count, "Give a whole number of at least 1.")
     for where, value in not_negative.items():
         if value < 0:
             yield _out_of_range(where, value, "Give 0 or more.")

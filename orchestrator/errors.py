@@ -31,6 +31,7 @@ class Problem:
     remedy: str
 
     def __str__(self) -> str:
+        """One line: where, what, remedy."""
         return f"{self.where}: {self.found}. {self.remedy}"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.config import DataConfig, RunConfig
@@ -68,6 +68,30 @@ def gather(config: RunConfig, *, download: bool = False) -> Inputs:
     if problems or model is None or samples is None or machine is None:
         raise UserError(*problems)
     return Inputs(topology=machine, model=model, data=data_stats(samples, folder), notes=samples.notes)
+
+
+def located(config: RunConfig) -> RunConfig:
+    """Make the paths absolute: ranks work in the run directory."""
+    model = (
+        config.model if not _is_here(config.model.path) else replace(config.model, path=_absolute(config.model.path))
+    )
+    data = replace(
+        config.data,
+        path=_absolute(config.data.path),
+        eval_path=_absolute(config.data.eval_path) if config.data.eval_path else "",
+    )
+    topology = config.topology
+    if topology.path:
+        topology = replace(topology, path=_absolute(topology.path))
+    return replace(config, model=model, data=data, topology=topology)
+
+
+def _is_here(path: str) -> bool:
+    return Path(path).expanduser().exists() or not is_hub_id(path)
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def machine_of(config: RunConfig) -> Topology:

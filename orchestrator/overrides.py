@@ -16,9 +16,7 @@ _PATH_GROUPS = {"model": "local", "data": "file", "topology": "file"}
 _OVERRIDE = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@:-]*)(?:=(?P<value>.*))?$", re.DOTALL)
 
 
-def rewrite(
-    arguments: Sequence[str], groups: Mapping[str, Sequence[str]], *, sweep: bool = False
-) -> list[str]:
+def rewrite(arguments: Sequence[str], groups: Mapping[str, Sequence[str]], *, sweep: bool = False) -> list[str]:
     """Return overrides that Hydra understands.
 
     Args:
@@ -38,9 +36,7 @@ def rewrite(
             if index == 0 and not argument.startswith("-"):
                 out.append(f"run_dir={quote(argument)}")
                 continue
-            problems.append(
-                Problem(where=argument, found="not of the form key=value", remedy="Write key=value.")
-            )
+            problems.append(Problem(where=argument, found="not of the form key=value", remedy="Write key=value."))
             continue
         key, value = match["key"], match["value"] or ""
         if key.startswith("hydra"):
@@ -72,7 +68,7 @@ def _value_override(argument: str, key: str, value: str) -> str:
     return argument
 
 
-def _group_override(  # noqa: PLR0913 - one call site
+def _group_override(
     key: str,
     value: str,
     options: Sequence[str],
@@ -92,9 +88,7 @@ def _group_override(  # noqa: PLR0913 - one call site
     if key in _PATH_GROUPS and value:
         return [f"{key}={_PATH_GROUPS[key]}", f"{key}.path={value}"]
     wrong = next(choice for choice in choices if choice not in options)
-    problems.append(
-        Problem(where=key, found=f"no option {wrong!r}", remedy=nearest(wrong, options))
-    )
+    problems.append(Problem(where=key, found=f"no option {wrong!r}", remedy=nearest(wrong, options)))
     return []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -56,7 +57,11 @@ def make_attempt(plan: Plan, topology: Topology, run: RunDir, *, python: str = s
 
 def _prepare_spec(spec: LaunchSpec) -> LaunchSpec:
     return replace(
-        spec, module=PREPARE, processes_per_node=1, num_nodes=1, device_ids=spec.device_ids[:1],
+        spec,
+        module=PREPARE,
+        processes_per_node=1,
+        num_nodes=1,
+        device_ids=spec.device_ids[:1],
         name=f"{spec.name}-prepare",
     )
 
@@ -183,7 +188,9 @@ def _result(outcome: Outcome, run: RunDir) -> dict[str, Any]:
     if summary is not None and summary.get("status") == "stopped":
         raise RunStopped(_stopped(run, f"after step {summary['steps']} of {summary['planned_steps']}"))
     if outcome.stopped_by_signal is not None:
-        raise RunStopped(_stopped(run, f"by {outcome.stopped_by_signal.name}, before the ranks could save"))
+        raise RunStopped(
+            _stopped(run, f"by {signal.Signals(outcome.stopped_by_signal).name}, before the ranks could save")
+        )
     raise RunFailed(
         Problem(
             where="the run",
@@ -205,5 +212,7 @@ def dry_run_text(attempt: Attempt) -> str:
 
 def dry_run_json(attempt: Attempt) -> dict[str, Any]:
     """Return both requests as plain values."""
-    return {name: asdict(request) | {"backend": request.backend.value} for name, request in
-            (("prepare", attempt.prepare), ("launch", attempt.launch))}
+    return {
+        name: asdict(request) | {"backend": request.backend.value}
+        for name, request in (("prepare", attempt.prepare), ("launch", attempt.launch))
+    }

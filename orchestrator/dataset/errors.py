@@ -32,7 +32,7 @@ class DataError(UserError):
         super().__init__(Problem(where=where, found=problem, remedy=remedy))
 
 
-class DataErrors(UserError):  # noqa: N818 - the plural of DataError
+class DataErrors(UserError):
     """Several problems at once: the first `MAX_SHOWN`, and how many more there are.
 
     Attributes:

@@ -68,9 +68,7 @@ class Engine(ABC):
         """Return the optimizer's state of a parameter, whole: name -> tensor."""
 
     @abstractmethod
-    def set_moments(
-        self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, moments: Moments
-    ) -> None:
+    def set_moments(self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, moments: Moments) -> None:
         """Write the optimizer's state of a parameter back."""
 
     def base_bytes(self, model: nn.Module) -> int:

@@ -23,7 +23,8 @@ class DdpEngine(Engine):
         """Keep DDP away from the frozen base: it would broadcast all of it at the start."""
         frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
         buffers = [name for name, _ in model.named_buffers()]
-        model._ddp_params_and_buffers_to_ignore = frozen + buffers  # noqa: SLF001  # type: ignore[assignment]
+        # Public by habit: FSDP and others set the same attribute; DDP has no argument for it.
+        setattr(model, "_ddp_params_and_buffers_to_ignore", frozen + buffers)  # noqa: B010
 
     def parameter(self, parameter: nn.Parameter) -> torch.Tensor:
         """Return a copy of the replicated parameter."""
@@ -43,9 +44,7 @@ class DdpEngine(Engine):
             if torch.is_tensor(value) or isinstance(value, (int, float))
         }
 
-    def set_moments(
-        self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, moments: Moments
-    ) -> None:
+    def set_moments(self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, moments: Moments) -> None:
         """Put the tensors back where the optimizer keeps them (`step` counters stay on the host)."""
         state: dict[str, Any] = {}
         for name, value in moments.items():

@@ -48,7 +48,7 @@ class Zero3Engine(Engine):
         """Gather the full-precision master copy of a partitioned parameter."""
         from deepspeed.utils import safe_get_full_fp32_param
 
-        value = safe_get_full_fp32_param(parameter)
+        value: torch.Tensor | None = safe_get_full_fp32_param(parameter)
         if value is None:
             raise RuntimeError("the ZeRO-3 engine holds no master copy of an adapter parameter")
         return value.detach().clone()
@@ -72,17 +72,28 @@ class Zero3Engine(Engine):
             found["step"] = torch.tensor(float(_step_of(optimizer)))
         return found
 
-    def set_moments(
-        self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, moments: Moments
-    ) -> None:
+    def set_moments(self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, moments: Moments) -> None:
         """Write Adam's moments into this rank's partition, and the step counter."""
         from deepspeed.utils import safe_set_full_optimizer_state
 
+        _create_states(optimizer)
         for name in _MOMENTS:
             if name in moments:
                 safe_set_full_optimizer_state(parameter, moments[name].float(), name)
         if "step" in moments:
             _set_step(optimizer, float(moments["step"]))
+
+
+def _create_states(optimizer: torch.optim.Optimizer) -> None:
+    """Create Adam's states of this rank's partitions: torch would do so in the first step only."""
+    zero: Any = optimizer
+    while not hasattr(zero, "fp32_partitioned_groups_flat"):
+        zero = zero.optimizer
+    inner = _inner(optimizer)
+    for partition in zero.fp32_partitioned_groups_flat:
+        if not inner.state[partition]:
+            zeros = {name: torch.zeros_like(partition) for name in _MOMENTS}
+            inner.state[partition] = {"step": torch.tensor(0.0), **zeros}
 
 
 def _inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

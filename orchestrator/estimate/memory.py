@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from orchestrator.config import Checkpointing, Engine, Offload, Optimizer
 from orchestrator.estimate import base
@@ -27,11 +28,23 @@ def estimate_memory(setting: Setting) -> Memory:
         bytes=setting.adapter.params * _FP32,
         why="the adapters are collected in fp32 for the checkpoint",
     )
+    training = _phase(setting, "train", train)
+    saving = _phase(setting, "save", (*states, gather))
     return Memory(
         load=_phase(setting, "load", _load_terms(setting)),
-        train=_phase(setting, "train", train),
-        save=_phase(setting, "save", (*states, gather)),
+        train=training,
+        save=saving if setting.machine.is_gpu else _with_training_heap(saving, training),
     )
+
+
+def _with_training_heap(saving: PhaseMemory, training: PhaseMemory) -> PhaseMemory:
+    """A CPU rank saves with part of the heap that training left behind."""
+    left = round((training.reserved_bytes - saving.reserved_bytes) * c.HEAP_AFTER_TRAINING_CPU.value)
+    if left <= 0:
+        return saving
+    heap = Term(name="training_heap", bytes=left, why="heap of the training steps that is not returned")
+    total = saving.host_bytes + left
+    return replace(saving, device_bytes=total, host_bytes=total, host_terms=(*saving.host_terms, heap))
 
 
 def base_terms(setting: Setting) -> tuple[Term, ...]:

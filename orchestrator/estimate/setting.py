@@ -10,6 +10,13 @@ from orchestrator.workload.batch import BatchShape
 from orchestrator.workload.model import ModelShape
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+_PACKED_STORAGE_BYTES = 2
+_FOUR_BIT = (Quant.nf4, Quant.fp4)
+
+
+def storage_bytes(quant: Quant, compute_dtype: str) -> int:
+    """Bytes of one element as ZeRO-3 stores it: packed 4-bit bytes travel as a 16-bit type, whatever computes."""
+    return _PACKED_STORAGE_BYTES if quant in _FOUR_BIT else DTYPE_BYTES[compute_dtype]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

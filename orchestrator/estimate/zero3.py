@@ -5,13 +5,13 @@ from __future__ import annotations
 from orchestrator.config import Offload
 from orchestrator.estimate import base
 from orchestrator.estimate import calibration as c
-from orchestrator.estimate.setting import Setting, Zero3Knobs
+from orchestrator.estimate.setting import Setting, Zero3Knobs, storage_bytes
 from orchestrator.estimate.values import Term
 
 
 def element_bytes(setting: Setting) -> int:
-    """Bytes of one element of the stored weights: packed bytes travel as elements of the compute dtype."""
-    return setting.compute_bytes
+    """Bytes of one element of the stored weights: packed bytes travel as elements of a 16-bit type."""
+    return storage_bytes(setting.quant, setting.compute_dtype)
 
 
 def layer_elements(setting: Setting) -> int:
@@ -43,7 +43,8 @@ def partitioned_terms(setting: Setting) -> tuple[Term, ...]:
     knobs, ranks = knobs_of(setting), setting.world_size
     model = setting.model
     small = model.norm_params + model.bias_params
-    persistent = small * setting.load_bytes
+    # Norms and biases are at most a few hidden widths: above the threshold they are partitioned like the rest.
+    persistent = small * setting.load_bytes if knobs.param_persistence_threshold >= model.hidden else 0
     partitioned = base.packed_bytes(setting) + base.unquantised_bytes(setting) - persistent
     # On a CPU the offload target is the same memory.
     resident = knobs.offload_param is Offload.none or not setting.machine.is_gpu

@@ -8,7 +8,9 @@ from orchestrator.config import Dtype, Engine, Precision, RunConfig
 from orchestrator.planner.world import World
 from topology.hardware import supports_bf16
 
-_STORAGE = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+# DeepSpeed casts every floating tensor to its own 16-bit type, which must therefore be the storage type of packed
+# bytes; in fp32 it casts nothing, and bf16 storage passes through bit for bit.
+_STORAGE = {"bf16": "bfloat16", "fp16": "float16", "fp32": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ def setting_of(job: Job, strategy: Strategy, rank: int) -> Setting:
         eager_attention=_is_eager(job),
         zero3=strategy.zero3,
         machine=machine_of(job.world, rank, strategy.precision),
+        stack=config.stack.value,
     )
 
 

@@ -64,23 +64,46 @@ def _row(choice: Choice) -> tuple[str, str, str, str, str]:
     )
 
 
+def explain_estimate(plan: Plan) -> str:
+    """Return the chosen strategy's estimate term by term: memory of each phase, and the time of a step."""
+    estimate = plan.chosen.estimate
+    memory = estimate.memory
+    phases = (("loading", memory.load), ("training", memory.train), ("saving", memory.save))
+    blocks = [_head(plan), f"Strategy {plan.chosen.strategy.label}"]
+    blocks += [_phase_table(plan, name, phase) for name, phase in phases]
+    width = max(len(term.name) for term in estimate.time_terms)
+    lines = [f"  {t.name:<{width}}  {format_seconds(t.seconds):>10}  {t.why}" for t in estimate.time_terms]
+    bounds = f"{format_seconds(estimate.lower_seconds)} to {format_seconds(estimate.upper_seconds)}"
+    title = (
+        f"Time of a step: {format_seconds(estimate.step_seconds)} ({bounds}), "
+        f"{estimate.tokens_per_second:,.0f} tokens/s without padding"
+    )
+    blocks.append("\n".join([title, *lines]))
+    if plan.warnings:
+        blocks.append("\n".join(["Warnings", *(f"  {warning}" for warning in plan.warnings)]))
+    return "\n\n".join(blocks) + "\n"
+
+
 def _memory(plan: Plan) -> str:
-    phase = plan.chosen.estimate.memory.train
+    memory = plan.chosen.estimate.memory
+    loading, saving = format_bytes(memory.load.device_bytes), format_bytes(memory.save.device_bytes)
+    return _phase_table(plan, "training", memory.train, f" (loading peaks at {loading}, saving at {saving})")
+
+
+def _phase_table(plan: Plan, name: str, phase: PhaseMemory, others: str = "") -> str:
     terms = _terms(plan, phase)
     most = max(term.bytes for term in terms)
     width = max(len(term.name) for term in terms)
-    total = phase.device_bytes
     limit = f" of {format_bytes(plan.device_memory_bytes)}" if plan.device_kind == "gpu" else ""
+    host = f", host {format_bytes(phase.host_bytes)}" if plan.device_kind == "gpu" else ""
     lines = [
         f"  {term.name:<{width}}  {_size(term.bytes):>10}  {'#' * max(1, round(_BAR * term.bytes / most)):<{_BAR}}  "
         f"{term.why}"
         for term in terms
     ]
-    memory = plan.chosen.estimate.memory
-    others = (
-        f"loading peaks at {format_bytes(memory.load.device_bytes)}, saving at {format_bytes(memory.save.device_bytes)}"
+    return "\n".join(
+        [f"Memory of a rank while {name}: {format_bytes(phase.device_bytes)}{limit}{host}{others}", *lines]
     )
-    return "\n".join([f"Memory of a rank while training: {format_bytes(total)}{limit} ({others})", *lines])
 
 
 def _terms(plan: Plan, phase: PhaseMemory) -> tuple[Term, ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.config import EngineConfig, Offload, Quant
+from orchestrator.config import EngineConfig, Quant
 from orchestrator.estimate.base import linear_packed_bytes
-from orchestrator.estimate.setting import DTYPE_BYTES, Zero3Knobs
+from orchestrator.estimate.setting import Zero3Knobs, storage_bytes
 from orchestrator.workload.adapter import AdapterShape
 from orchestrator.workload.model import ModelShape
 
@@ -15,7 +15,7 @@ _REDUCE_CAP = 50_000_000
 
 
 def zero3_knobs(
-    config: EngineConfig, model: ModelShape, adapter: AdapterShape, *, quant: Quant, compute_dtype: str, is_gpu: bool
+    config: EngineConfig, model: ModelShape, adapter: AdapterShape, *, quant: Quant, compute_dtype: str
 ) -> Zero3Knobs:
     """Derive what the user left open.
 
@@ -25,16 +25,13 @@ def zero3_knobs(
     - reuse distance: one layer, so that the last layer of the forward pass is not gathered twice
     - reduce bucket: all adapter gradients in one message, never less than the largest tensor
     """
-    size = DTYPE_BYTES[compute_dtype]
+    size = storage_bytes(quant, compute_dtype)
     layer = -(-sum(linear_packed_bytes(x, quant, size) for x in model.linears) // size)
     outer = model.vocab * model.hidden
     persistence = 0 if model.total_params < _SMALL_MODEL_PARAMS else 10 * model.hidden
     return Zero3Knobs(
-        # A CPU rank's device memory is host memory: moving it there would only copy.
-        offload_param=config.offload_param if is_gpu or config.offload_param is Offload.nvme else Offload.none,
-        offload_optimizer=config.offload_optimizer
-        if is_gpu or config.offload_optimizer is Offload.nvme
-        else Offload.none,
+        offload_param=config.offload_param,
+        offload_optimizer=config.offload_optimizer,
         nvme_path=config.nvme_path,
         param_persistence_threshold=_given(config.param_persistence_threshold, persistence),
         prefetch_bucket_size=_given(config.prefetch_bucket_size, layer),

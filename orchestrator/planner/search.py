@@ -123,9 +123,7 @@ def _strategies(job: Job, engine: Engine, mode: Checkpointing, precision: str, s
 
 def _knobs(job: Job, precision: str) -> Zero3Knobs:
     config = job.config
-    return zero3_knobs(
-        config.engine, job.model, job.adapter, quant=config.base.quant, compute_dtype=precision, is_gpu=job.world.is_gpu
-    )
+    return zero3_knobs(config.engine, job.model, job.adapter, quant=config.base.quant, compute_dtype=precision)
 
 
 def _best(job: Job, strategies: list[Strategy]) -> Choice | Rejection:

@@ -18,8 +18,7 @@ def summary_text(plan: Plan, summary: Mapping[str, Any], run_dir: Path) -> str:
         f"Machine   {plan.machine}",
         f"Chosen    {plan.chosen.strategy.label}",
         *(f"          {reason}" for reason in plan.reasons),
-        f"Trained   {summary['steps']} steps, {summary['samples']:,} rows, on {summary['world_size']} ranks "
-        f"in {summary['wall_seconds']:.0f} s",
+        _trained_line(summary),
         _loss_line(summary),
         "",
         _comparison(summary),
@@ -28,6 +27,11 @@ def summary_text(plan: Plan, summary: Mapping[str, Any], run_dir: Path) -> str:
         f"Run       {run_dir}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _trained_line(summary: Mapping[str, Any]) -> str:
+    steps, rows, ranks = summary["steps"], summary["samples"], summary["world_size"]
+    return f"Trained   {steps} steps, {rows:,} rows, on {ranks} ranks in {summary['wall_seconds']:.0f} s"
 
 
 def _loss_line(summary: Mapping[str, Any]) -> str:

@@ -102,14 +102,14 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.on_first_step: Callable[[], None] = lambda: None
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Resume or evaluate first, then start the clock."""
         self.on_start()
         self.clock.restart()
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Measure, agree on a stop, and say what the loop must do next."""
         self.clock.stop()
@@ -142,7 +142,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, float] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Write the step to `metrics.jsonl` and say it on the console (rank 0)."""
         if logs is None or "loss" not in logs or not self.settings.is_main:

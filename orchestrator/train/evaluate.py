@@ -81,16 +81,10 @@ def _score(
     losses = (-outputs.log_probs.double()).sum(dim=-1).tolist()
     counts = outputs.label_mask.sum(dim=-1).tolist()
     # A padding-free batch folds its rows into one; each row is collated alone then.
-    return [
-        (index, loss, int(count))
-        for index, loss, count in zip(indices, losses, counts, strict=True)
-        if index >= 0
-    ]
+    return [(index, loss, int(count)) for index, loss, count in zip(indices, losses, counts, strict=True) if index >= 0]
 
 
-def record_logits(
-    model: nn.Module, collate: Collate, settings: TrainSettings, path: Path
-) -> None:
+def record_logits(model: nn.Module, collate: Collate, settings: TrainSettings, path: Path) -> None:
     """Write the logits of the first held-out row, so that an exported adapter can be checked.
 
     Collective (every rank runs the pass); rank 0 writes `input_ids` [tokens], `positions` [n] and

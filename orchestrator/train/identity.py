@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,9 @@ from transformers.utils import cached_file
 from orchestrator.config import RunConfig
 from orchestrator.dataset.examples import Example
 from orchestrator.engines.base import frozen_tensors
+
+_NUM_SAMPLES = 32
+_SAMPLE_BYTES = 1 << 16
 
 
 def base_checksum(model: nn.Module) -> str:
@@ -45,6 +48,15 @@ def resume_keys(config: RunConfig, rows: Sequence[Example]) -> dict[str, str]:
     }
 
 
+def _samples(path: Path) -> Iterator[bytes]:
+    """Yield pieces from all over a file: a 70B base is too long to read for a key."""
+    size_bytes = path.stat().st_size
+    with path.open("rb") as stream:
+        for number in range(_NUM_SAMPLES):
+            stream.seek(number * size_bytes // _NUM_SAMPLES)
+            yield stream.read(_SAMPLE_BYTES)
+
+
 def _base_key(config: RunConfig) -> str:
     revision = {"revision": config.model.revision} if config.model.revision else {}
     found = cached_file(config.model.path, "config.json", **revision)
@@ -52,4 +64,6 @@ def _base_key(config: RunConfig) -> str:
     digest = hashlib.sha256((folder / "config.json").read_bytes())
     for path in sorted(folder.glob("*.safetensors")):
         digest.update(f"{path.name} {path.stat().st_size}".encode())
+        for sample in _samples(path):
+            digest.update(sample)
     return digest.hexdigest()[:16]

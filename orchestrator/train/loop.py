@@ -80,9 +80,7 @@ def make_engine(plan: Plan, settings: TrainSettings) -> Engine:
 class Run:
     """One rank's run; `execute` reads from top to bottom."""
 
-    def __init__(
-        self, plan: Plan, config: RunConfig, settings: TrainSettings, cached: Cached, pad: int
-    ) -> None:
+    def __init__(self, plan: Plan, config: RunConfig, settings: TrainSettings, cached: Cached, pad: int) -> None:
         """Take what is known before the model is loaded."""
         self.plan, self.config, self.settings = plan, config, settings
         self.began = time.perf_counter()
@@ -108,9 +106,7 @@ class Run:
         """Load, train, evaluate, export and summarise."""
         # 1. model and trainer
         self.say(f"loading the base: {self.config.base.quant.value}, {self.settings.engine}")
-        arguments = training_arguments(
-            self.config, self.settings, self.engine, self.sampler.num_steps
-        )
+        arguments = training_arguments(self.config, self.settings, self.engine, self.sampler.num_steps)
         base = load_base(self.config.model, self.config.base, self.settings)
         self.check_base(base)
         rng.seed_rank(self.config.seed, self.settings.rank)
@@ -264,19 +260,14 @@ class Run:
 
     def save_adapter(self, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
         """Write the adapter for PEFT, and what the evaluation saw, to check it against."""
-        parameters = {
-            name: self.engine.parameter(parameter).cpu()
-            for name, parameter in trainable(self.trainer.model)
-        }
+        parameters = {name: self.engine.parameter(parameter).cpu() for name, parameter in trainable(self.trainer.model)}
         if self.eval_batcher is not None:
             path = self.settings.run_dir / "eval" / "logits.safetensors"
             record_logits(self.trainer.model, self.eval_batcher, self.settings, path)
         failure: UserError | None = None
         if self.settings.is_main:
             try:
-                save_adapter(
-                    self.trainer.model, tokenizer, parameters, self.settings.run_dir / "adapter"
-                )
+                save_adapter(self.trainer.model, tokenizer, parameters, self.settings.run_dir / "adapter")
             except UserError as error:
                 failure = error
         problems = self.group.from_main(failure.problems if failure else ())

@@ -42,9 +42,7 @@ class MemoryMeter:
         host = _status_bytes("VmHWM")
         if self._device.type != "cuda":
             grown = max(0, host - self._baseline_bytes)
-            return MemoryReading(
-                allocated_bytes=grown, reserved_bytes=grown, device_bytes=host, host_bytes=host
-            )
+            return MemoryReading(allocated_bytes=grown, reserved_bytes=grown, device_bytes=host, host_bytes=host)
         free, total = torch.cuda.mem_get_info(self._device)
         return MemoryReading(
             allocated_bytes=torch.cuda.max_memory_allocated(self._device),

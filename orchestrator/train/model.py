@@ -67,7 +67,7 @@ def keep_packing(model: nn.Module) -> None:
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
+            setattr(module, "support_avx512bf16_for_cpu", False)  # noqa: B010 - a plain attribute, no tensor
 
 
 def add_adapters(base: PreTrainedModel, adapter: AdapterConfig, seed: int) -> PeftModel:
@@ -95,9 +95,7 @@ def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
 
 
-def cast_adapters(
-    model: nn.Module, dtype: torch.dtype, values: dict[str, torch.Tensor]
-) -> None:
+def cast_adapters(model: nn.Module, dtype: torch.dtype, values: dict[str, torch.Tensor]) -> None:
     """Give the adapters their planned type, from the values they were initialised with.
 
     TRL casts the adapters of a quantised base to bf16 on its own, which would round the

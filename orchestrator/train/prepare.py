@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from launch.parent_death import die_with_parent
 from orchestrator.errors import ExitCode, UserError
-from orchestrator.train.worker import quiet_libraries, read_plan, report, set_environment
+from orchestrator.train.worker import plan_path, quiet_libraries, read_plan, report, set_environment
 
 
 def main() -> int:
     """Prepare the run directory of the plan; a second call finds the work done."""
     die_with_parent()
     try:
-        path = Path(sys.argv[1]).resolve()
+        path = plan_path(sys.argv[1:])
         plan = read_plan(path)
         set_environment(plan)
         quiet_libraries()

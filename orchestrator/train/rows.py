@@ -36,16 +36,10 @@ def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def prepare_rows(
-    config: RunConfig, seq_len: int, run_dir: Path, tokenizer: PreTrainedTokenizerBase
-) -> Cached:
+def prepare_rows(config: RunConfig, seq_len: int, run_dir: Path, tokenizer: PreTrainedTokenizerBase) -> Cached:
     """Tokenise once per host (the others wait for it) and map the rows."""
-    options = TokenOptions(
-        seq_len=seq_len, assistant_only=config.data.assistant_only, packing=config.data.packing
-    )
-    return prepare(
-        data_source(config.data, config.seed), tokenizer, options, run_dir / "data", _say
-    )
+    options = TokenOptions(seq_len=seq_len, assistant_only=config.data.assistant_only, packing=config.data.packing)
+    return prepare(data_source(config.data, config.seed), tokenizer, options, run_dir / "data", _say)
 
 
 def _say(message: str) -> None:
@@ -64,10 +58,7 @@ class RowBatcher:
 
     def __call__(self, indices: Sequence[int]) -> Batch:
         """Return the batch of these rows."""
-        chosen = [
-            masked_like(self.rows[self.shortest]) if index == MASKED else self.rows[index]
-            for index in indices
-        ]
+        chosen = [masked_like(self.rows[self.shortest]) if index == MASKED else self.rows[index] for index in indices]
         return collate(
             chosen,
             self.pad_token_id,
@@ -105,9 +96,7 @@ def make_sampler(config: RunConfig, rows: Sequence[Example]) -> GlobalSampler:
     )
 
 
-def make_loader(
-    sampler: GlobalSampler, batcher: RowBatcher, settings: TrainSettings
-) -> RankLoader:
+def make_loader(sampler: GlobalSampler, batcher: RowBatcher, settings: TrainSettings) -> RankLoader:
     """Return this rank's micro-batches, from any start step."""
 
     def batches(start_step: int) -> Iterator[Batch]:

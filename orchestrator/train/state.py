@@ -17,9 +17,7 @@ from orchestrator.train.trainer import PlannedTrainer
 _SEPARATOR = "@"
 
 
-def capture(
-    trainer: PlannedTrainer, engine: Engine, group: MetricsGroup, keys: dict[str, str]
-) -> Checkpoint:
+def capture(trainer: PlannedTrainer, engine: Engine, group: MetricsGroup, keys: dict[str, str]) -> Checkpoint:
     """Gather the training state; collective, every rank gets it (adapters are small).
 
     Args:
@@ -54,9 +52,7 @@ def capture(
     )
 
 
-def restore(
-    trainer: PlannedTrainer, engine: Engine, checkpoint: Checkpoint, keys: dict[str, str]
-) -> None:
+def restore(trainer: PlannedTrainer, engine: Engine, checkpoint: Checkpoint, keys: dict[str, str]) -> None:
     """Continue from a checkpoint, at any world size; collective.
 
     Raises:
@@ -71,9 +67,7 @@ def restore(
             engine.set_moments(trainer.optimizer, parameter, own)
     scheduler = trainer.lr_scheduler
     scheduler.load_state_dict({**scheduler.state_dict(), **checkpoint.state["scheduler"]})
-    for param_group, rate in zip(
-        trainer.optimizer.param_groups, scheduler.get_last_lr(), strict=True
-    ):
+    for param_group, rate in zip(trainer.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
         param_group["lr"] = rate
     _restore_scaler(trainer, checkpoint.state["scaler"])
     trainer.state.global_step = checkpoint.step
@@ -88,14 +82,11 @@ def restore(
         rng.seed_rank(trainer.args.seed, rank, checkpoint.step)
 
 
-def _check_belongs(
-    trainer: PlannedTrainer, checkpoint: Checkpoint, keys: dict[str, str]
-) -> None:
+def _check_belongs(trainer: PlannedTrainer, checkpoint: Checkpoint, keys: dict[str, str]) -> None:
     problems = [
         Problem(
             where=f"resume ({what})",
-            found=f"the checkpoint was made with {checkpoint.state['keys'].get(what)}, "
-            f"this run has {value}",
+            found=f"the checkpoint was made with {checkpoint.state['keys'].get(what)}, this run has {value}",
             remedy="Resume with the same model, data and sampling, or start in a new run_dir.",
         )
         for what, value in keys.items()
@@ -126,8 +117,7 @@ def _plain(state: dict[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in state.items()
-        if isinstance(value, plain)
-        or (isinstance(value, list) and all(isinstance(item, plain) for item in value))
+        if isinstance(value, plain) or (isinstance(value, list) and all(isinstance(item, plain) for item in value))
     }
 
 

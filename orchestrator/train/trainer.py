@@ -12,8 +12,8 @@ from torch import nn
 from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
-from orchestrator.config import RunConfig, Schedule
 from orchestrator.config import Optimizer as OptimizerName
+from orchestrator.config import RunConfig, Schedule
 from orchestrator.engines.base import Engine
 from orchestrator.train.checkpointing import enable_checkpointing
 from orchestrator.train.model import DTYPES, cast_adapters, trainable
@@ -40,9 +40,7 @@ class RankLoader:
     starts, so a resumed run would see other dropout masks than an uninterrupted one.
     """
 
-    def __init__(
-        self, dataset: Sequence[Any], batches: Callable[[int], Iterator[Batch]], num_micro_steps: int
-    ) -> None:
+    def __init__(self, dataset: Sequence[Any], batches: Callable[[int], Iterator[Batch]], num_micro_steps: int) -> None:
         """Take the dataset (for its length), a batch source by start step, and the total length."""
         self.dataset = dataset
         self.start_step = 0
@@ -117,7 +115,8 @@ class PlannedTrainer(SFTTrainer):  # type: ignore[misc]
         return self.loader
 
     def autocast_smart_context_manager(
-        self, cache_enabled: bool | None = True  # noqa: FBT002 - the signature is transformers'
+        self,
+        cache_enabled: bool | None = True,  # noqa: FBT001, FBT002 - the signature is transformers'
     ) -> contextlib.AbstractContextManager[Any]:
         """Cast as planned; DeepSpeed casts the whole module by itself."""
         return autocast(self.settings, cache_enabled=bool(cache_enabled))
@@ -137,13 +136,11 @@ class PlannedTrainer(SFTTrainer):  # type: ignore[misc]
         if return_outputs:
             raise NotImplementedError("evaluation does not go through compute_loss")
         outputs = model(**inputs, use_cache=False, fused_lm_head=True)
-        items = torch.as_tensor(
-            outputs.label_mask.sum() if num_items_in_batch is None else num_items_in_batch
-        )
+        items = torch.as_tensor(outputs.label_mask.sum() if num_items_in_batch is None else num_items_in_batch)
         self.meter.tokens += int(inputs["input_ids"].numel())
         self.meter.correct = self.meter.correct + outputs.is_top1.detach().sum()
         self.meter.label_tokens += int((inputs["labels"][:, 1:] != -100).sum())  # noqa: PLR2004
-        loss = -outputs.log_probs.sum() / items.clamp(min=1)
+        loss: torch.Tensor = -outputs.log_probs.sum() / items.clamp(min=1)
         return loss * self.settings.world_size
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:  # noqa: ANN401 - a tensor or a float
@@ -169,20 +166,14 @@ class PlannedTrainer(SFTTrainer):  # type: ignore[misc]
         super().log(logs, start_time)
 
 
-def autocast(
-    settings: TrainSettings, *, cache_enabled: bool = True
-) -> contextlib.AbstractContextManager[Any]:
+def autocast(settings: TrainSettings, *, cache_enabled: bool = True) -> contextlib.AbstractContextManager[Any]:
     """Return the planned autocast context."""
     if settings.precision == "fp32" or settings.is_zero3:
         return contextlib.nullcontext()
-    return torch.autocast(
-        settings.device.type, dtype=DTYPES[settings.precision], cache_enabled=cache_enabled
-    )
+    return torch.autocast(settings.device.type, dtype=DTYPES[settings.precision], cache_enabled=cache_enabled)
 
 
-def training_arguments(
-    config: RunConfig, settings: TrainSettings, engine: Engine, num_steps: int
-) -> SFTConfig:
+def training_arguments(config: RunConfig, settings: TrainSettings, engine: Engine, num_steps: int) -> SFTConfig:
     """Return the library's arguments.
 
     Make them before the model is loaded: with ZeRO-3 they tell transformers and accelerate that

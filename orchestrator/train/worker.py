@@ -38,6 +38,23 @@ def read_plan(path: Path) -> Plan:
         ) from error
 
 
+def plan_path(arguments: list[str]) -> Path:
+    """Return the one argument.
+
+    Raises:
+        UserError: when there are none or more.
+    """
+    if len(arguments) == 1:
+        return Path(arguments[0]).resolve()
+    raise UserError(
+        Problem(
+            where="worker",
+            found=f"found {len(arguments)} arguments",
+            remedy="Give the path of plan.json and nothing else.",
+        )
+    )
+
+
 def set_environment(plan: Plan) -> None:
     """Set what the launcher sets, for ranks that were started by hand; the user's values win."""
     wanted = {
@@ -70,9 +87,7 @@ def quiet_libraries() -> None:
 def report(error: UserError) -> None:
     """Say a user's error once, in a form the launching side can pass on."""
     if os.environ.get("RANK", "0") == "0":
-        problems = [
-            {"where": p.where, "found": p.found, "remedy": p.remedy} for p in error.problems
-        ]
+        problems = [{"where": p.where, "found": p.found, "remedy": p.remedy} for p in error.problems]
         body = {"exit_code": int(error.exit_code), "problems": problems}
         print(ERROR_PREFIX + json.dumps(body), flush=True)
 
@@ -82,15 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     die_with_parent()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        if len(arguments) != 1:
-            raise UserError(
-                Problem(
-                    where="worker",
-                    found=f"found {len(arguments)} arguments",
-                    remedy="Give the path of plan.json and nothing else.",
-                )
-            )
-        path = Path(arguments[0]).resolve()
+        path = plan_path(arguments)
         plan = read_plan(path)
         set_environment(plan)
         quiet_libraries()
@@ -100,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         report(error)
         return int(ExitCode.BAD_INPUT)
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever it is, the log must hold it
         # The other ranks wait in a collective: the traceback must be out before they are ended.
         traceback.print_exc()
         sys.stderr.flush()

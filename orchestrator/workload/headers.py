@@ -75,6 +75,8 @@ def _by_layer(tensors: Mapping[str, TensorInfo]) -> dict[int, dict[str, TensorIn
 
 def _shape_from_headers(name: str, config: Config, tensors: Mapping[str, TensorInfo]) -> ModelShape:
     layers = _by_layer(tensors)
+    if "text_config" in config or "vision_config" in config:
+        raise _refused(name, "it has more than a text decoder (text_config, vision_config)")
     if not layers:
         raise _refused(name, "its architecture is unknown and it has no safetensors file to count")
     if any("expert" in rest for layer in layers.values() for rest in layer):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.planner.explain import explain
+from orchestrator.planner.explain import explain, explain_estimate
 from orchestrator.planner.plan import Plan
 from topology.presets import preset_names
 
@@ -26,6 +26,14 @@ def test_golden(plan_for: Planner, name: str, model: str, machine: str) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text()
+
+
+def test_estimate_lists_every_phase_and_time_term(plan_for: Planner) -> None:
+    plan = plan_for("8b", "2x24gb-pcie")
+    text = explain_estimate(plan)
+    for words in ("while loading", "while training", "while saving", "Time of a step"):
+        assert words in text
+    assert all(f"  {term.name} " in text for term in plan.chosen.estimate.time_terms)
 
 
 @pytest.mark.parametrize("machine", preset_names())

@@ -120,7 +120,7 @@ def test_forced_settings_are_kept(plan_for: Planner) -> None:
     strategy = plan.chosen.strategy
     assert (strategy.engine, strategy.checkpointing) == (Engine.zero3, Checkpointing.full)
     assert (strategy.micro, strategy.accumulation) == ((2, 2), 4)
-    assert (strategy.adapter_dtype, strategy.quant_storage) == ("fp32", "float32")
+    assert (strategy.adapter_dtype, strategy.quant_storage) == ("fp32", "bfloat16")
     assert strategy.zero3 is not None
     # Moving from host memory to host memory would only copy.
     assert strategy.zero3.offload_param is Offload.none

@@ -92,6 +92,8 @@ def test_unknown_architecture_without_headers_names_what_is_known(tmp_path: Path
 
 def test_experts_and_quantised_weights_are_refused(tmp_path: Path) -> None:
     experts = _tensors() | {"model.layers.0.mlp.experts.0.w1.weight": (24, 8)}
+    with pytest.raises(UserError, match="more than a text decoder"):
+        load_shape(_folder(tmp_path, {"model_type": "novel", "vision_config": {}}, _tensors()))
     with pytest.raises(UserError, match="mixture of experts"):
         load_shape(_folder(tmp_path, {"model_type": "novel"}, experts))
     _write_header(tmp_path / "model.safetensors", _tensors(), "U8")
