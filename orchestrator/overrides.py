@@ -12,6 +12,7 @@ from orchestrator.config_codec import nearest
 from orchestrator.errors import Problem, UserError
 
 # Groups where a value that is no option is a path or a hub id: group -> option that takes it.
+_NAME_LISTS = frozenset({"adapter.targets"})
 _PATH_GROUPS = {"model": "local", "data": "file", "topology": "file"}
 _OVERRIDE = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@:-]*)(?:=(?P<value>.*))?$", re.DOTALL)
 
@@ -44,7 +45,7 @@ def rewrite(arguments: Sequence[str], groups: Mapping[str, Sequence[str]], *, sw
         elif key in groups:
             out.extend(_group_override(key, value, groups[key], argument, problems, sweep=sweep))
         elif key in known:
-            out.append(_value_override(argument, key, value))
+            out.append(_value_override(argument, key, value, sweep=sweep))
         else:
             remedy = nearest(key, [*known, *groups])
             problems.append(Problem(where=key, found="no such key or group", remedy=remedy))
@@ -60,7 +61,10 @@ def quote(text: str) -> str:
     return "'" + escaped + "\\" * trailing + "'"
 
 
-def _value_override(argument: str, key: str, value: str) -> str:
+def _value_override(argument: str, key: str, value: str, *, sweep: bool) -> str:
+    if key in _NAME_LISTS and "," in value and not sweep and value[0] not in "['\"":
+        # Hydra would take the commas for a sweep over the names.
+        return f"{argument.split('=', 1)[0]}={quote(value)}"
     # Paths may hold characters that mean something in Hydra's grammar.
     is_path = key.endswith(("path", "_dir")) or key in {"save", "picture", "resume", "allocator"}
     if is_path and not value.startswith(("'", '"', "$")):

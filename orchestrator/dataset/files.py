@@ -122,7 +122,8 @@ def _jsonl_rows(path: Path, stream: BinaryIO, collector: Collector) -> Iterator[
         if not text.strip():
             continue
         try:
-            value = json.loads(text)
+            # Without its line end, or a cut line is reported at column 1 of the next one.
+            value = json.loads(text.rstrip("\r\n"))
         except json.JSONDecodeError as error:
             problem = f"malformed JSON at column {error.colno}: {error.msg}"
             remedy = "Each line must be one complete JSON object."

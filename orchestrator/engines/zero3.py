@@ -32,6 +32,7 @@ class Zero3Engine(Engine):
         DeepSpeed; so the state that says who is in charge is made here and only reused there.
         """
         os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
+        _leave_out_shared_memory_kernel()
         # Without `cpu` accelerate finds no backend on such a machine and counts one process; with
         # it, it does not look for DeepSpeed.
         state = PartialState(cpu=not torch.cuda.is_available())
@@ -82,6 +83,17 @@ class Zero3Engine(Engine):
                 safe_set_full_optimizer_state(parameter, moments[name].float(), name)
         if "step" in moments:
             _set_step(optimizer, float(moments["step"]))
+
+
+def _leave_out_shared_memory_kernel() -> None:
+    """Keep DeepSpeed from compiling its all-reduce kernel for CPUs at run time; gloo does the same work.
+
+    The compilation takes a minute in silence, and a rank killed meanwhile leaves a lock file that
+    every later run would wait for.
+    """
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def _create_states(optimizer: torch.optim.Optimizer) -> None:

@@ -63,7 +63,7 @@ def set_environment(plan: Plan) -> None:
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
     if plan.device_kind == "cpu":
-        wanted |= {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+        wanted |= {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE"}
     if plan.chosen.strategy.allocator:
         wanted["PYTORCH_ALLOC_CONF"] = plan.chosen.strategy.allocator
     for name, value in wanted.items():

@@ -31,7 +31,7 @@ COMMON_ENV = {
     "TOKENIZERS_PARALLELISM": "false",
     "TRAINMASTER_RUN_DIR": "/runs/a",
 }
-CPU_ENV = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
+CPU_ENV = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "OMP_WAIT_POLICY": "PASSIVE"}
 GPU_ENV = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-aa,GPU-bb"}
 WORKER = ("orchestrator.train.worker", "/runs/a/plan.json", "--x=a b")
 
