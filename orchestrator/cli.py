@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -51,18 +53,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if argv[0] in {"-V", "--version"}:
         print(f"trainmaster {VERSION}")
         return 0
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a path may hold what the terminal cannot show
     try:
-        return _dispatch(argv[0], argv[1:])
-    except UserError as error:
+        code = _dispatch(argv[0], argv[1:])
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a user never sees a traceback
+        return _told(error)
+    return code
+
+
+def _told(error: BaseException) -> int:
+    """Say what went wrong in lines a user can act on; returns the exit code."""
+    if isinstance(error, UserError):
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return int(error.exit_code)
-    except KeyboardInterrupt:
+    if isinstance(error, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader (head, less) has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # the reader (head, less) has left
+        _discard_output()
         return 0
+    if isinstance(error, OSError):
+        where = error.filename or "working directory or output"
+        print(f"error: {where}: {error.strerror or error}. Check the path and its permissions.", file=sys.stderr)
+        _discard_output()
+        return int(ExitCode.BAD_INPUT)
+    # A fault of ours: the traceback goes where a report of it can take it from.
+    path = _keep_traceback(error)
+    print(f"error: trainmaster itself failed: {type(error).__name__}: {error}. Please report {path}.", file=sys.stderr)
+    return 1
+
+
+def _discard_output() -> None:
+    """Keep the interpreter from failing again on what could not be printed."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _keep_traceback(error: BaseException) -> str:
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="trainmaster-", suffix=".txt", delete=False) as file:
+        file.write(f"trainmaster {VERSION}\n{''.join(traceback.format_exception(error))}")
+        return file.name
 
 
 def _dispatch(verb: str, arguments: list[str]) -> int:
@@ -79,14 +116,28 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
         raise UserError(Problem(where=verb, found="no such verb", remedy=nearest(verb, verbs)))
     from orchestrator.compose import compose, run_hydra
 
+    needs_job = verb != "probe"
     if any(item.startswith("-") for item in arguments):
-        return run_hydra(verb, arguments)
+        return run_hydra(verb, arguments, needs_job=needs_job)
     from orchestrator.inputs import located
     from orchestrator.resume import with_saved_config
 
-    needs_job = verb != "probe"
     config, _ = compose(with_saved_config(arguments), needs_job=needs_job)
+    _check_can_save(config)
     return verbs[verb](located(config) if needs_job else config)
+
+
+def _check_can_save(config: RunConfig) -> None:
+    """Find out before hours of training whether the result can be written where the user wants it."""
+    from orchestrator.errors import Problem
+
+    if not config.save:
+        return
+    path = Path(config.save).absolute()
+    folder = next(parent for parent in path.parents if parent.exists())
+    target = path if path.exists() else folder
+    if path.is_dir() or not folder.is_dir() or not os.access(target, os.W_OK) or str(folder).startswith("/proc"):
+        raise UserError(Problem(where=f"save={config.save}", found="cannot write there", remedy="Give another file."))
 
 
 def _is_json(config: RunConfig) -> bool:
@@ -150,10 +201,10 @@ def _plan(config: RunConfig) -> int:
     from orchestrator.planner.explain import explain
     from orchestrator.planner.plan import dumps, to_json
 
-    folder = run_dir.choose(config).path if config.run_dir else None
-    plan, _ = _made_plan(config, run_id=folder.name if folder else "")
-    if folder is not None:
-        _write(folder / "plan.json", dumps(plan), "run_dir")
+    run = run_dir.choose(config) if config.run_dir or config.resume else None
+    plan, _ = _made_plan(config, run_id=run.name if run else "")
+    if run is not None and not run.resuming:
+        _write(run.path / "plan.json", dumps(plan), "run_dir")
     _emit(config, to_json(plan), explain(plan))
     return 0
 
@@ -164,11 +215,11 @@ def _train(config: RunConfig) -> int:
 
     run = run_dir.choose(config)
     summary = run.summary if run.resuming else None
-    if summary is not None and summary.get("status") == "done":
+    if summary is not None and run_dir.is_finished(config, run, summary):
         print(f"already finished: {run.path}", file=sys.stderr)
         _emit(config, summary, f"Nothing to do. Adapter: {run.path / 'adapter'}\n")
         return 0
-    plan, inputs = _made_plan(config, download=not config.dry_run, run_id=run.path.name)
+    plan, inputs = _made_plan(config, download=not config.dry_run, run_id=run.name)
     attempt = supervise.make_attempt(plan, inputs.topology, run)
     if config.dry_run:
         _emit(config, {"plan": to_json(plan), **supervise.dry_run_json(attempt)}, supervise.dry_run_text(attempt))

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator.config import RunConfig
 from orchestrator.config_codec import parse_config
-from orchestrator.errors import Problem, UserError
+from orchestrator.errors import ExitCode, Problem, UserError
 from orchestrator.overrides import rewrite
 
 _PACKAGE = Path(__file__).resolve().parent
 SWEEP_FLAGS = ("-m", "--multirun")
-_FLAGS_WITH_VALUE = frozenset({"--cfg", "-c", "--package", "-p", "--config-dir", "-cd"})
+_COMPLETION_FLAGS = ("--shell-completion", "-sc")
+_FLAGS_WITH_VALUE = frozenset({"--cfg", "-c", "--package", "-p", *_COMPLETION_FLAGS})
+_INFO_FLAGS = ("--info", "-i")
+_INFO_VALUES = frozenset({"all", "config", "defaults", "defaults-tree", "plugins", "searchpath"})
+_REFUSED_FLAGS = frozenset(
+    {"--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--experimental-rerun", "--run", "-r"}
+)
 
 
 def shipped_folder(name: str) -> Path:
@@ -75,14 +84,32 @@ def _compose_plain(overrides: Sequence[str]) -> dict[str, Any]:
             node = hydra_compose(config_name="config", overrides=list(overrides))
         return plain(OmegaConf.to_container(node, resolve=True))
     except (HydraException, OmegaConfBaseException) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UserError(
-            Problem(
-                where=" ".join(overrides) or "configuration",
-                found=first,
-                remedy="`trainmaster VERB --cfg job` prints every key with its value.",
-            )
-        ) from error
+        raise UserError(_compose_problem(overrides, error)) from error
+
+
+def _compose_problem(overrides: Sequence[str], error: Exception) -> Problem:
+    """Name the override that Hydra refuses, if it is one of them."""
+    found = str(error).strip().splitlines()[0]
+    general = Problem(where="configuration", found=found, remedy="`trainmaster VERB --cfg job` prints every key.")
+    return next(_refused(overrides, sweep=False), general)
+
+
+def _refused(overrides: Sequence[str], *, sweep: bool) -> Iterator[Problem]:
+    """Yield the overrides that Hydra's grammar does not take."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    for override in overrides:
+        try:
+            parsed = parser.parse_override(override)
+        except HydraException as error:
+            found = str(error).strip().splitlines()[0]
+            yield Problem(where=override, found=found, remedy="Put the value in quotes: KEY='VALUE'.")
+        else:
+            if parsed.is_sweep_override() and not sweep:
+                remedy = "Put it in quotes, or in brackets for a list; add -m to sweep over the values."
+                yield Problem(where=override, found="commas separate the values of a sweep", remedy=remedy)
 
 
 def plain(container: object) -> dict[str, Any]:
@@ -92,48 +119,85 @@ def plain(container: object) -> dict[str, Any]:
     return {str(key): value for key, value in container.items() if key != "hydra"}
 
 
-def run_hydra(verb: str, arguments: Sequence[str]) -> int:
-    """Serve Hydra's own flags (--multirun, --cfg, --info, shell completion).
+def run_hydra(verb: str, arguments: Sequence[str], *, needs_job: bool) -> int:
+    """Serve Hydra's own flags (--multirun, --cfg, --info, --help, shell completion).
 
-    Each trial of a sweep runs as a process of its own: trials in one process would share
-    GPU memory and environment.
+    Raises:
+        UserError: for flags that make no sense here and for wrong overrides.
     """
-    import subprocess
-    import sys
-
     import hydra
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import DictConfig
 
+    overrides, flags = split_flags(arguments)
+    _check_flags(flags)
     register_resolvers()
-    overrides, flags = _split_flag_values(arguments)
-    sweep = any(flag in arguments for flag in SWEEP_FLAGS)
-    sys.argv = [f"trainmaster {verb}", *flags, *rewrite(overrides, groups(), sweep=sweep)]
-    worst = 0
+    sweep = any(flag in flags for flag in SWEEP_FLAGS)
+    completes = any(flag in flags for flag in _COMPLETION_FLAGS)
+    rewritten = list(overrides) if completes else rewrite(overrides, groups(), sweep=sweep)
+    refused = [] if completes else list(_refused(rewritten, sweep=sweep))
+    if refused:
+        raise UserError(*refused)
+    if not sweep and not completes:
+        raw = _compose_plain(rewritten)
+        if any(flag in flags for flag in ("--cfg", "-c")):
+            _check_values(raw, needs_job=needs_job)
+    sys.argv = [f"trainmaster {verb}", *flags, *rewritten]
+    codes: list[int] = []
+    task = hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(
+        lambda _config: codes.append(_run_trial(verb))
+    )
+    try:
+        task()
+    except SystemExit as end:
+        if end.code not in (0, None):
+            return int(ExitCode.BAD_INPUT)
+    return max(codes, default=0)
 
-    def task(_config: DictConfig) -> int:
-        nonlocal worst
-        chosen = list(HydraConfig.get().overrides.task)
-        done = subprocess.run(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", "orchestrator.cli", verb, *chosen], check=False
-        )
-        worst = max(worst, done.returncode)
-        return done.returncode
 
-    decorate = hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")
-    decorate(task)()
-    return worst
+def _run_trial(verb: str) -> int:
+    """Run one trial of a sweep as a process of its own: two in one would share GPU memory and environment."""
+    from hydra.core.hydra_config import HydraConfig
+
+    path = os.pathsep.join(filter(None, (str(_PACKAGE.parent), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(  # noqa: S603 - our own interpreter and module
+        [sys.executable, "-m", "orchestrator.cli", verb, *HydraConfig.get().overrides.task],
+        # The working directory may hold folders with the names of our packages.
+        env={**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path},
+        check=False,
+    )
+    return done.returncode
 
 
-def _split_flag_values(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def _check_values(raw: dict[str, Any], *, needs_job: bool) -> None:
+    """Report wrong values; model and data may still be missing when one only looks at the keys."""
+    try:
+        parse_config(raw)
+    except UserError as error:
+        wrong = [problem for problem in error.problems if problem.found != "no value given" and needs_job]
+        if wrong:
+            raise UserError(*wrong) from error
+
+
+def _check_flags(flags: Sequence[str]) -> None:
+    for flag in flags:
+        if flag.split("=", 1)[0] in _REFUSED_FLAGS:
+            raise UserError(
+                Problem(
+                    where=flag,
+                    found="the configuration lies in the package",
+                    remedy="Set single keys with KEY=VALUE, or pick options of the groups that VERB --help lists.",
+                )
+            )
+
+
+def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Tell flags and their values from overrides: the value of --cfg is a word of its own."""
     overrides: list[str] = []
     flags: list[str] = []
-    takes_value = False
     for item in arguments:
-        if takes_value or item.startswith("-"):
+        before = flags[-1] if flags else ""
+        is_value = before in _FLAGS_WITH_VALUE or (before in _INFO_FLAGS and item in _INFO_VALUES)
+        if item.startswith("-") or (is_value and flags and arguments[arguments.index(item) - 1] == before):
             flags.append(item)
-            takes_value = not takes_value and item in _FLAGS_WITH_VALUE
         else:
             overrides.append(item)
     return overrides, flags

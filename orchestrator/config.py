@@ -299,4 +299,3 @@ class RunConfig:
     dry_run: bool = False
     format: OutputFormat = OutputFormat.text
     save: str = ""
-    picture: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from orchestrator.config import (
@@ -16,10 +17,13 @@ from orchestrator.config import (
 )
 from orchestrator.errors import Problem
 
+_ALLOCATOR = re.compile(r"\w+:[^,:]+(,\w+:[^,:]+)*")
+
 
 def check_rules(config: RunConfig) -> Iterator[Problem]:
     """Yield one problem for each rule that the configuration breaks."""
     yield from _check_ranges(config)
+    yield from _check_limits(config)
     yield from _check_combinations(config)
 
 
@@ -72,6 +76,37 @@ def _check_ranges(config: RunConfig) -> Iterator[Problem]:
 
 def _out_of_range(where: str, value: float, remedy: str) -> Problem:
     return Problem(where=where, found=f"found {value}", remedy=remedy)
+
+
+def _check_limits(config: RunConfig) -> Iterator[Problem]:
+    at_most = {
+        "batch.global": (config.batch.global_, 65_536),
+        "seed": (config.seed, 2**32 - 1),
+        "launch.master_port": (config.launch.master_port, 65_535),
+        "nodes": (config.nodes, 100_000),
+        "devices": (config.devices, 100_000),
+    }
+    for where, (value, limit) in at_most.items():
+        if value > limit:
+            yield _out_of_range(where, value, f"Give at most {limit}.")
+    engine = config.engine
+    elements = {
+        "engine.param_persistence_threshold": engine.param_persistence_threshold,
+        "engine.prefetch_bucket_size": engine.prefetch_bucket_size,
+        "engine.max_live_parameters": engine.max_live_parameters,
+        "engine.max_reuse_distance": engine.max_reuse_distance,
+        "engine.reduce_bucket_size": engine.reduce_bucket_size,
+        "launch.master_port": config.launch.master_port,
+    }
+    for where, number in elements.items():
+        if number is not None and number < 0:
+            yield _out_of_range(where, number, "Give 0 or more.")
+    if config.allocator and not _ALLOCATOR.fullmatch(config.allocator):
+        yield Problem(
+            where="allocator",
+            found=f"found {config.allocator!r}",
+            remedy="Give settings of PYTORCH_ALLOC_CONF: name:value, separated by commas.",
+        )
 
 
 def _check_combinations(config: RunConfig) -> Iterator[Problem]:

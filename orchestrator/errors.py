@@ -32,7 +32,8 @@ class Problem:
 
     def __str__(self) -> str:
         """One line: where, what, remedy."""
-        return f"{self.where}: {self.found}. {self.remedy}"
+        remedy = self.remedy if self.remedy.endswith((".", "?", ")")) else f"{self.remedy}."
+        return f"{self.where}: {self.found.rstrip('. ')}. {remedy}"
 
 
 class UserError(Exception):

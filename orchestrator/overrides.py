@@ -40,6 +40,13 @@ def rewrite(arguments: Sequence[str], groups: Mapping[str, Sequence[str]], *, sw
             problems.append(Problem(where=argument, found="not of the form key=value", remedy="Write key=value."))
             continue
         key, value = match["key"], match["value"] or ""
+        if match["sign"] == "~":
+            remedy = f"Give {key} the value you want: {key}=VALUE."
+            problems.append(Problem(where=argument, found="keys cannot be taken out", remedy=remedy))
+            continue
+        if key in _PATH_GROUPS and not value:
+            problems.append(Problem(where=key, found="no value given", remedy=f"Give a path: {key}=PATH."))
+            continue
         if key.startswith("hydra"):
             out.append(argument)
         elif key in groups:
@@ -55,7 +62,8 @@ def rewrite(arguments: Sequence[str], groups: Mapping[str, Sequence[str]], *, sw
 
 
 def quote(text: str) -> str:
-    """Quote a text for Hydra's override grammar."""
+    """Quote a text for Hydra's override grammar, interpolations included: a path means itself."""
+    text = re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + "\\${", text)
     escaped = re.sub(r"(\\*)'", lambda m: m[1] * 2 + "\\'", text)
     trailing = len(escaped) - len(escaped.rstrip("\\"))
     return "'" + escaped + "\\" * trailing + "'"
@@ -66,7 +74,7 @@ def _value_override(argument: str, key: str, value: str, *, sweep: bool) -> str:
         # Hydra would take the commas for a sweep over the names.
         return f"{argument.split('=', 1)[0]}={quote(value)}"
     # Paths may hold characters that mean something in Hydra's grammar.
-    is_path = key.endswith(("path", "_dir")) or key in {"save", "picture", "resume", "allocator"}
+    is_path = key.endswith(("path", "_dir")) or key in {"save", "resume", "allocator"}
     if is_path and not value.startswith(("'", '"', "$")):
         return argument.split("=", 1)[0] + "=" + quote(value)
     return argument
@@ -81,7 +89,7 @@ def _group_override(
     *,
     sweep: bool,
 ) -> list[str]:
-    if value in options or argument.startswith("~"):
+    if value in options:
         return [argument]
     choices = value.split(",") if sweep else [value]
     if all(choice in options for choice in choices):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,13 @@ from orchestrator.errors import Problem, UserError
 RUNS = Path("runs")
 _TRACES = ("summary.json", "metrics.jsonl", "checkpoints", "adapter")
 # What two commands must share for one to continue the other's run.
+# These belong to one command, not to the run.
+OF_THE_COMMAND = frozenset({"resume", "run_dir", "dry_run", "format", "save"})
+# What the parameters, their moments and the order of the rows depend on.
+_FIXED_GROUPS = ("base.", "adapter.")
+_FIXED_KEYS = frozenset(
+    {"batch.global", "seed", "optimizer.name", "data.group_by_length", "data.packing", "data.assistant_only"}
+)
 _IDENTITY = ("model", "data", "base", "adapter", "batch", "optimizer", "seed")
 
 
@@ -24,6 +33,11 @@ class RunDir:
 
     path: Path
     resuming: bool
+
+    @property
+    def name(self) -> str:
+        """The folder's name as launchers take it."""
+        return _plain(self.path.name)
 
     @property
     def attempt(self) -> int:
@@ -40,20 +54,92 @@ def choose(config: RunConfig) -> RunDir:
     """Return the folder of this run; nothing is created.
 
     Raises:
-        UserError: the folder holds another run, nothing to resume, or the folder cannot be made.
+        UserError: the folder holds another run, or cannot be resumed with these settings.
     """
     resume = config.resume.strip()
     if resume.lower() in {"", "false"}:
         return RunDir(path=_fresh(config), resuming=False)
-    if resume.lower() == "true":
-        path = Path(config.run_dir).absolute() if config.run_dir else _newest_like(config)
-    else:
-        path = Path(resume).absolute()
+    named = folder_of(config.run_dir) if config.run_dir else None
+    path = (named or _newest_like(config)) if resume.lower() == "true" else folder_of(resume)
+    if named is not None and named != path:
+        found = f"resume names {path}, run_dir names {named}"
+        raise UserError(
+            Problem(where="run_dir", found=found, remedy="A run goes on in its own folder: leave run_dir out.")
+        )
     if not (path / "plan.json").is_file():
         raise UserError(
             Problem(where=f"resume={resume}", found=f"no plan.json in {path}", remedy="Give the folder of a run.")
         )
+    _check_same_run(config, path)
     return RunDir(path=path, resuming=True)
+
+
+def differences(config: RunConfig, path: Path) -> dict[str, tuple[Any, Any]]:
+    """Return what this command sets otherwise than the run was started with: key -> (saved, now)."""
+    saved, now = (dict(leaves(body)) for body in (saved_config(path), dump_config(config)))
+    return {
+        key: (saved.get(key), value)
+        for key, value in now.items()
+        # A key that the run does not know came with a later version, and stands at its default.
+        if key not in OF_THE_COMMAND and key in saved and saved[key] != value
+    }
+
+
+def is_finished(config: RunConfig, run: RunDir, summary: Mapping[str, Any]) -> bool:
+    """Return whether there is nothing left to do; more steps than were planned reopen a finished run.
+
+    Raises:
+        UserError: the run is finished, and the command changes something that could no longer act.
+    """
+    if summary.get("status") != "done":
+        return False
+    changed = differences(config, run.path)
+    if changed.keys() & {"batch.max_steps", "batch.epochs"}:
+        return False
+    if changed:
+        raise UserError(
+            *(
+                Problem(
+                    where=key,
+                    found=f"the run in {run.path} is finished; it had {saved!r}, this command says {now!r}",
+                    remedy="Start a new run, or give batch.epochs or batch.max_steps for more steps.",
+                )
+                for key, (saved, now) in changed.items()
+            )
+        )
+    return True
+
+
+def leaves(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Return the values of a nested mapping under dotted keys."""
+    found: list[tuple[str, Any]] = []
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found.extend(leaves(value, f"{prefix}{key}."))
+        else:
+            found.append((prefix + key, value))
+    return found
+
+
+def _check_same_run(config: RunConfig, path: Path) -> None:
+    """Refuse what a checkpoint cannot follow, before anything is written."""
+    changed = differences(config, path)
+    problems = [
+        Problem(
+            where=key,
+            found=f"the run in {path} was started with {saved!r}, this command says {now!r}",
+            remedy="Leave it as it was, or start a new run.",
+        )
+        for key, (saved, now) in changed.items()
+        if key.startswith(_FIXED_GROUPS) or key in _FIXED_KEYS
+    ]
+    if problems:
+        raise UserError(*problems)
+
+
+def folder_of(text: str) -> Path:
+    """Return the absolute path a user means; `~` stays as it is where there is no home."""
+    return Path(os.path.expanduser(text)).absolute()  # noqa: PTH111 - Path.expanduser fails without a home
 
 
 def saved_config(path: Path) -> dict[str, Any]:
@@ -84,7 +170,11 @@ def _fresh(config: RunConfig) -> Path:
     if not config.run_dir:
         stem = Path(config.model.path.rstrip("/")).name or "run"
         return _unused((RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{_plain(stem)}").absolute())
-    path = Path(config.run_dir).expanduser().absolute()
+    path = folder_of(config.run_dir)
+    if path.exists() and not path.is_dir():
+        raise UserError(
+            Problem(where=f"run_dir={config.run_dir}", found="it is a file", remedy="Give a folder, or a new name.")
+        )
     held = [name for name in _TRACES if (path / name).exists()]
     if held:
         raise UserError(
@@ -107,7 +197,7 @@ def _unused(path: Path) -> Path:
 
 
 def _plain(name: str) -> str:
-    kept = "".join(char if char.isalnum() or char in "._-" else "-" for char in name)
+    kept = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in name)
     return kept.strip("._-") or "run"
 
 

@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,14 +45,17 @@ class Attempt:
 
 def make_attempt(plan: Plan, topology: Topology, run: RunDir, *, python: str = sys.executable) -> Attempt:
     """Build the requests of an attempt; nothing is written or started."""
-    spec = launch_spec(plan, str(run.path), python, attempt=run.attempt)
     backend = launch_backend(plan)
-    if backend is Backend.deepspeed and spec.master_port is None:
-        spec = replace(spec, master_port=free_port())
-    if backend is Backend.torchrun:
-        spec = replace(spec, env=(*spec.env, _TORCHRUN_GRACE))
-    launched = build(backend, spec)
-    prepare = build(Backend.local, _prepare_spec(spec))
+    try:
+        spec = launch_spec(plan, str(run.path), python, attempt=run.attempt)
+        if backend is Backend.deepspeed and spec.master_port is None:
+            spec = replace(spec, master_port=free_port())
+        if backend is Backend.torchrun:
+            spec = replace(spec, env=(*spec.env, _TORCHRUN_GRACE))
+        launched = build(backend, spec)
+        prepare = build(Backend.local, _prepare_spec(spec))
+    except LaunchError as error:
+        raise UserError(Problem(where=error.asked, found=error.found, remedy=error.remedy)) from error
     return Attempt(prepare=replace(prepare, files=_files(plan, topology, run)), launch=launched)
 
 
@@ -94,14 +98,35 @@ def run_attempt(attempt: Attempt, run: RunDir, say: Callable[[str], None]) -> di
     """
     _make_folder(run.path)
     try:
-        with run_lock(str(run.path)):
+        with run_lock(str(run.path)), _restored_on_refusal(run):
             for name in ("summary.json", STOP_FILE):
                 (run.path / name).unlink(missing_ok=True)
+            say("preparing the rows")
             _run(attempt.prepare, run, say, what="preparing the rows")
+            say(f"starting the ranks ({attempt.launch.backend.value})")
             outcome = _run(attempt.launch, run, say, what="the run")
     except LaunchError as error:
         raise UserError(Problem(where=error.asked, found=error.found, remedy=error.remedy)) from error
     return _result(outcome, run)
+
+
+@contextmanager
+def _restored_on_refusal(run: RunDir) -> Iterator[None]:
+    """Put back what an attempt has overwritten when it turns out to be refused: the run stays resumable."""
+    kept = {
+        path: path.read_bytes()
+        for path in (run.path / name for name in ("plan.json", "config.yaml", "topology.json", "summary.json"))
+        if path.is_file()
+    }
+    number = run.attempt
+    try:
+        yield
+    except UserError as error:
+        if error.exit_code is ExitCode.BAD_INPUT and kept:
+            for path, content in kept.items():
+                path.write_bytes(content)
+            (run.path / f"plan.{number}.json").unlink(missing_ok=True)
+        raise
 
 
 def _make_folder(path: Path) -> None:

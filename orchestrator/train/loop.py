@@ -50,7 +50,7 @@ def run_rank(plan: Plan, run_dir: Path) -> None:
     settings = settings_from(plan, run_dir)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.set_num_threads(_num_threads(plan))
     if settings.device.type == "cuda":
         torch.cuda.set_device(settings.device)
     config = parse_config(plan.config)
@@ -64,6 +64,12 @@ def run_rank(plan: Plan, run_dir: Path) -> None:
         Run(plan, config, settings, cached, tokenizer.pad_token_id).execute(tokenizer)
     finally:
         close_process_group()
+
+
+def _num_threads(plan: Plan) -> int:
+    """Take the user's OMP_NUM_THREADS where it is a number, else the plan's."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "").split(",", maxsplit=1)[0]
+    return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else plan.chosen.strategy.threads_per_process
 
 
 def make_engine(plan: Plan, settings: TrainSettings) -> Engine:

@@ -11,6 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
 
 from orchestrator.config import AdapterConfig, BaseConfig, ModelConfig, Quant
+from orchestrator.errors import Problem, UserError
 from orchestrator.train.settings import TrainSettings
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -37,10 +38,32 @@ def load_base(model: ModelConfig, base: BaseConfig, settings: TrainSettings) -> 
         kwargs["quantization_config"] = quantization
     if settings.device.type == "cuda" and not settings.is_zero3:
         kwargs["device_map"] = {"": settings.device.index or 0}
-    loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(model.path, **kwargs)
+    loaded = _from_pretrained(model.path, kwargs)
     keep_packing(loaded)
     for parameter in loaded.parameters():
         parameter.requires_grad_(False)  # noqa: FBT003 - torch's own signature
+    return loaded
+
+
+def _from_pretrained(path: str, kwargs: dict[str, Any]) -> PreTrainedModel:
+    """Load, and tell a broken model apart from a fault of the run.
+
+    Raises:
+        UserError: the folder does not hold what its configuration says.
+    """
+    try:
+        loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, **kwargs)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # libraries raise all kinds for a damaged file
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
+        raise UserError(
+            Problem(
+                where=f"model {path}",
+                found=f"it could not be loaded ({type(error).__name__}: {reason})",
+                remedy="Download or save the model again, and check that this version of transformers knows it.",
+            )
+        ) from error
     return loaded
 
 

@@ -17,9 +17,10 @@ def main() -> int:
         plan = read_plan(path)
         set_environment(plan)
         quiet_libraries()
-        from orchestrator.train.rows import load_tokenizer, prepare_rows
+        from orchestrator.train.rows import check_architecture, load_tokenizer, prepare_rows
 
         config = plan.run_config
+        check_architecture(config)
         cached = prepare_rows(config, plan.chosen.strategy.seq_len, path.parent, load_tokenizer(config))
         for note in cached.notes:
             print(f"note: {note}", flush=True)

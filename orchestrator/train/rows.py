@@ -9,19 +9,23 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils import is_flash_attn_2_available
 
-from orchestrator.config import Padding, RunConfig
+from orchestrator.config import Attention, Padding, RunConfig
 from orchestrator.dataset.batching import collate
 from orchestrator.dataset.cache import Cached
 from orchestrator.dataset.examples import Example, masked_like
 from orchestrator.dataset.prepare import TokenOptions, prepare
+from orchestrator.errors import Problem, UserError
 from orchestrator.inputs import data_source
 from orchestrator.train.sampler import GlobalSampler, RankBatches
 from orchestrator.train.settings import TrainSettings
 from orchestrator.train.trainer import Batch, RankLoader
 
 MASKED = -1
+_ENCODERS = frozenset({"bert", "roberta", "xlm-roberta", "electra", "camembert", "ernie", "data2vec-text"})
 _PAD_MULTIPLE = 8  # matrix kernels of GPUs like multiples of eight tokens
 
 
@@ -30,10 +34,59 @@ def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
     kwargs: dict[str, Any] = {"trust_remote_code": config.model.trust_remote_code}
     if config.model.revision:
         kwargs["revision"] = config.model.revision
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(config.model.path, **kwargs)
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(config.model.path, **kwargs)
+    except Exception as error:  # libraries raise all kinds for a damaged file
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
+        raise UserError(
+            Problem(
+                where=f"tokenizer of {config.model.path}",
+                found=f"it could not be loaded ({type(error).__name__}: {reason})",
+                remedy="Check tokenizer.json and tokenizer_config.json, or save the tokenizer again.",
+            )
+        ) from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.pad_token_id is None:
+        raise UserError(
+            Problem(
+                where=f"tokenizer of {config.model.path}",
+                found="it names neither a pad nor an eos token",
+                remedy="Set pad_token or eos_token in tokenizer_config.json.",
+            )
+        )
     return tokenizer
+
+
+def check_architecture(config: RunConfig) -> None:
+    """Check before any rank starts that transformers can build the model and its attention.
+
+    Raises:
+        UserError: it does not know the architecture, or the attention kernel is not installed.
+    """
+    problems: list[Problem] = []
+    remedy = "Use a decoder-only language model that this version of transformers knows."
+    try:
+        known = AutoConfig.from_pretrained(config.model.path, trust_remote_code=config.model.trust_remote_code)
+        if type(known) not in MODEL_FOR_CAUSAL_LM_MAPPING and not config.model.trust_remote_code:
+            found = f"no causal language model of type {known.model_type!r}"
+            problems.append(Problem(where=f"model {config.model.path}", found=found, remedy=remedy))
+        elif getattr(known, "is_decoder", None) is False and known.model_type in _ENCODERS:
+            found = f"{known.model_type!r} is an encoder"
+            problems.append(Problem(where=f"model {config.model.path}", found=found, remedy=remedy))
+    except Exception as error:  # noqa: BLE001 - libraries raise all kinds for a damaged file
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        problems.append(Problem(where=f"model {config.model.path}", found=reason, remedy=remedy))
+    if config.model.attention is Attention.flash_attention_2 and not is_flash_attn_2_available():
+        problems.append(
+            Problem(
+                where="model.attention",
+                found="flash_attention_2 asked for, but the package flash-attn is not usable here",
+                remedy="Install flash-attn for this GPU, or use model.attention=auto.",
+            )
+        )
+    if problems:
+        raise UserError(*problems)
 
 
 def prepare_rows(config: RunConfig, seq_len: int, run_dir: Path, tokenizer: PreTrainedTokenizerBase) -> Cached:
@@ -74,11 +127,13 @@ def make_batcher(
     """Return the collation that the configuration asks for."""
     static = config.data.padding is Padding.static
     lengths = np.array([len(row) for row in rows])
+    # Without a length from the user the block is as long as the longest row needs.
+    block = seq_len if config.data.seq_len else -(-int(lengths.max()) // _PAD_MULTIPLE) * _PAD_MULTIPLE
     return RowBatcher(
         rows=rows,
         shortest=int(lengths.argmin()),
         pad_token_id=pad_token_id,
-        pad_to=seq_len if static else None,
+        pad_to=block if static else None,
         packed=packed,
     )
 

@@ -14,10 +14,11 @@ from orchestrator.cli import main
 HEAVY = ("torch", "transformers", "trl", "peft", "deepspeed", "bitsandbytes", "accelerate", "datasets", "pandas")
 
 
-def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "orchestrator.cli", *arguments],
         cwd=cwd,
+        env={**os.environ, **env},
         capture_output=True,
         text=True,
         timeout=60,
@@ -90,7 +91,7 @@ def test_bad_inputs_come_together(tmp_path: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr()
     assert said.out == ""
     assert f"{tmp_path}/none" in said.err
-    assert "rows.jsonl, line 2: malformed JSON at column 16" in said.err
+    assert "rows.jsonl, line 2: malformed JSON at column 17" in said.err
     assert "Traceback" not in said.err
 
 
@@ -120,9 +121,41 @@ def test_hydra_flags(tmp_path: Path, flag: str) -> None:
 
 
 def test_sweep_runs_each_trial_apart(tmp_path: Path) -> None:
-    done = command("plan", "-m", "experiment=demo", "seed=1,2", "format=json", cwd=tmp_path)
+    (tmp_path / "topology").mkdir()
+    (tmp_path / "topology" / "__init__.py").write_text("raise RuntimeError('shadowed')")
+    done = command("plan", "-m", "experiment=demo", "seed=1,2", "format=json", cwd=tmp_path, PYTHONSAFEPATH="1")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count('"plan_hash"') == 2
+    decoder, rest, seeds = json.JSONDecoder(), done.stdout.strip(), []
+    while rest:
+        body, end = decoder.raw_decode(rest)
+        seeds.append(body["config"]["seed"])
+        rest = rest[end:].strip()
+    assert seeds == [1, 2], "one document a trial, and nothing between them"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-m", "adapter.rank=[4"], "adapter.rank=[4"),
+        (["--cfg", "job", "precision=fp8"], "precision"),
+        (["--config-name", "nope"], "KEY=VALUE"),
+        (["-m", "seed=1,2", "engin=ddp"], "engine"),
+        (["adapter.rank=1,2"], "adapter.rank=1,2"),
+        (["~optimizer.lr"], "optimizer.lr"),
+        (["model="], "no value given"),
+    ],
+)
+def test_wrong_flags_and_overrides_are_bad_input(tmp_path: Path, arguments: list[str], said: str) -> None:
+    done = command("plan", "experiment=demo", *arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_save_is_checked_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "experiment=demo", f"run_dir={tmp_path}/run", f"save={tmp_path}"]) == 2
+    assert "save=" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_closed_pipe(tmp_path: Path) -> None:
