@@ -7,25 +7,32 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
-from orchestrator.config import DataConfig, RunConfig
+from orchestrator.config import DataConfig, Engine, Offload, RunConfig
 from orchestrator.config import Shape as ConfigShape
-from orchestrator.dataset.messages import Sample, Shape
-from orchestrator.dataset.samples import DataSource, Samples, load_samples
+from orchestrator.dataset.disk import exists, expanded, is_folder, names_in, reading
+from orchestrator.dataset.messages import Shape
+from orchestrator.dataset.samples import DataSource, load_samples
 from orchestrator.errors import Problem, UserError
 from orchestrator.workload.batch import DataStats
 from orchestrator.workload.files import hub_cache_dir, is_hub_id, require_folder, resolve
 from orchestrator.workload.headers import load_shape
+from orchestrator.workload.lengths import data_stats
 from orchestrator.workload.model import ModelShape
 from topology.errors import TopologyError
 from topology.model import Topology
 from topology.probe import probe_host, read_topology
 
-_MAX_SAMPLED_ROWS = 512
-_TOKENS_PER_TURN = 5  # role markers and line ends of a usual chat template
-_TOKENS_PER_CHAR = 0.3  # English text and code under a 32k vocabulary; used without a tokenizer
+_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_MAX_NAMES = 5
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,25 +56,33 @@ def gather(config: RunConfig, *, download: bool = False) -> Inputs:
         UserError: what is wrong with any of them.
     """
     problems: list[Problem] = []
-    model = samples = machine = None
-    folder = Path()
-    try:
-        folder = model_folder(config, download=download)
-        model = load_shape(folder, config.model.path)
-        check_model(config, model, folder)
-    except UserError as error:
-        problems.extend(error.problems)
-    try:
-        samples = load_samples(data_source(config.data, config.seed))
-    except UserError as error:
-        problems.extend(error.problems)
-    try:
-        machine = machine_of(config)
-    except UserError as error:
-        problems.extend(error.problems)
-    if problems or model is None or samples is None or machine is None:
+    found = _tried(lambda: _model(config, download=download), problems)
+    samples = _tried(lambda: load_samples(data_source(config.data, config.seed)), problems)
+    machine = _tried(lambda: machine_of(config), problems)
+    _tried(lambda: check_nvme(config), problems)
+    if problems or found is None or samples is None or machine is None:
         raise UserError(*problems)
+    folder, model = found
     return Inputs(topology=machine, model=model, data=data_stats(samples, folder), notes=samples.notes)
+
+
+def _tried(read: Callable[[], _T], problems: list[Problem]) -> _T | None:
+    try:
+        return read()
+    except UserError as error:
+        problems.extend(error.problems)
+        return None
+
+
+def _model(config: RunConfig, *, download: bool) -> tuple[Path, ModelShape]:
+    """Return folder and shape; a damaged file does not hide what else is missing."""
+    folder = model_folder(config, download=download)
+    problems: list[Problem] = []
+    model = _tried(lambda: load_shape(folder, config.model.path), problems)
+    _tried(lambda: check_model(config, model, folder), problems)
+    if problems or model is None:
+        raise UserError(*problems)
+    return folder, model
 
 
 def located(config: RunConfig) -> RunConfig:
@@ -83,15 +98,24 @@ def located(config: RunConfig) -> RunConfig:
     topology = config.topology
     if topology.path:
         topology = replace(topology, path=_absolute(topology.path))
-    return replace(config, model=model, data=data, topology=topology)
+    engine = config.engine
+    if engine.nvme_path:
+        engine = replace(engine, nvme_path=_absolute(engine.nvme_path))
+    return replace(config, model=model, data=data, topology=topology, engine=engine)
 
 
 def _is_here(path: str) -> bool:
-    return Path(path).expanduser().exists() or not is_hub_id(path)
+    if not is_hub_id(path):
+        return True
+    try:
+        return exists(expanded(path))
+    except UserError:
+        return True  # something is there; what is wrong with it is told when it is read
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    with reading(Path()):  # the working directory may be gone
+        return str(expanded(path).absolute())
 
 
 def machine_of(config: RunConfig) -> Topology:
@@ -109,7 +133,7 @@ def model_folder(config: RunConfig, *, download: bool) -> Path:
     Raises:
         UserError: no such folder, not in the cache, or the hub does not give it.
     """
-    cache = hub_cache_dir(os.environ, Path.home())
+    cache = hub_cache_dir(os.environ, expanded("~"))
     path, revision = config.model.path, config.model.revision
     if download and is_hub_id(path) and resolve(path, cache, revision) is None:
         return _download(path, revision, cache)
@@ -128,7 +152,7 @@ def _download(path: str, revision: str, cache: Path) -> Path:
             allow_patterns=["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.py"],
         )
     except Exception as error:  # the hub's client lets many kinds through
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(". ")
         raise UserError(
             Problem(
                 where=f"model={path}",
@@ -153,23 +177,36 @@ def data_source(data: DataConfig, seed: int) -> DataSource:
     )
 
 
-def check_model(config: RunConfig, model: ModelShape, folder: Path) -> None:
+def check_model(config: RunConfig, model: ModelShape | None, folder: Path) -> None:
     """Check what a rank would only find out after loading libraries.
+
+    Args:
+        config: what the user asked for.
+        model: its shape, if it could be read.
+        folder: of the model.
 
     Raises:
         UserError: no weights, no tokenizer, or rows longer than the model can take.
     """
     problems = []
-    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+    names = names_in(folder)
+    if not {*_SAFETENSORS, *_PICKLES}.intersection(names):
+        others = [name for name in names if name.endswith((".safetensors", ".bin"))]
+        more = f" and {len(others) - _MAX_NAMES} more" if len(others) > _MAX_NAMES else ""
+        seen = ", ".join(others[:_MAX_NAMES]) + more if others else "no other weights"
         problems.append(
-            Problem(where=str(folder), found="no weights (*.safetensors)", remedy="Download the model again.")
+            Problem(
+                where=str(folder),
+                found=f"none of {', '.join((*_SAFETENSORS, *_PICKLES))}; found {seen}",
+                remedy="Download the model again, or save it with save_pretrained.",
+            )
         )
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+    if not set(_TOKENIZERS).intersection(names):
         problems.append(
             Problem(where=str(folder), found="no tokenizer.json", remedy="Save the tokenizer beside the model.")
         )
     seq_len = config.data.seq_len
-    if seq_len and model.max_positions and seq_len > model.max_positions:
+    if seq_len and model is not None and 0 < model.max_positions < seq_len:
         problems.append(
             Problem(
                 where="data.seq_len",
@@ -181,40 +218,24 @@ def check_model(config: RunConfig, model: ModelShape, folder: Path) -> None:
         raise UserError(*problems)
 
 
-def data_stats(samples: Samples, folder: Path) -> DataStats:
-    """Count tokens of some rows with the model's tokenizer, and carry over to all by their length."""
-    train = samples.train
-    per_char, source = _tokens_per_char(train, folder)
-    tokens = [_row_tokens(sample, per_char) for sample in train]
-    return DataStats(
-        rows=len(train),
-        eval_rows=len(samples.eval),
-        mean_tokens=sum(tokens) / len(tokens),
-        max_tokens=max(tokens),
-        total_tokens=sum(tokens),
-        source=source,
-    )
+def check_nvme(config: RunConfig) -> None:
+    """Check that the folder to offload to can be written, on this machine if it is the one planned for.
 
-
-def _row_tokens(sample: Sample, per_char: float) -> int:
-    return max(2, round(sample.num_chars * per_char) + _TOKENS_PER_TURN * len(sample.messages))
-
-
-def _tokens_per_char(train: tuple[Sample, ...], folder: Path) -> tuple[float, str]:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        return _TOKENS_PER_CHAR, "guessed from the length of the text (the model has no tokenizer.json)"
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
-        raise UserError(
-            Problem(where=str(path), found=f"not a tokenizer ({error})", remedy="Download the model again.")
-        ) from error
-    step = -(-len(train) // _MAX_SAMPLED_ROWS)
-    chosen = train[::step]
-    texts = [message.content for sample in chosen for message in sample.messages]
-    num_tokens = sum(len(encoding.ids) for encoding in tokenizer.encode_batch(texts, add_special_tokens=False))
-    num_chars = sum(len(text) for text in texts)
-    return num_tokens / max(num_chars, 1), f"counted on {len(chosen)} of {len(train)} rows"
+    Raises:
+        UserError: none given, or it cannot be used.
+    """
+    engine = config.engine
+    wanted = Offload.nvme in (engine.offload_param, engine.offload_optimizer)
+    if not wanted or engine.name is Engine.ddp or config.topology.path:
+        return
+    path = Path(engine.nvme_path)
+    if not engine.nvme_path:
+        found = "offload to NVMe asked for, but no folder given"
+    elif not is_folder(path):
+        found = f"{path} is a file" if exists(path) else f"there is no folder {path}"
+    elif not os.access(path, os.W_OK | os.X_OK):
+        found = f"{path} cannot be written by this user"
+    else:
+        return
+    remedy = "Set engine.nvme_path to a folder on the fast disk that this user can write."
+    raise UserError(Problem(where="engine.nvme_path", found=found, remedy=remedy))

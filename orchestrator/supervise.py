@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from collections import deque
@@ -30,6 +31,7 @@ PREPARE = "orchestrator.train.prepare"
 STOP_FILE = "stop"
 _ERROR_PREFIX = "trainmaster-error: "
 _TAIL_LINES = 15
+_KEPT_LINES = 60  # torchrun's own report of the failure comes after the ranks' words
 _STOP_GRACE_SECONDS = 120.0  # a step and a checkpoint must fit in
 # torch kills ranks this long after SIGTERM by default; a checkpoint may take more than its 30 s.
 _TORCHRUN_GRACE = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120")
@@ -146,7 +148,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _run(request: Request, run: RunDir, say: Callable[[str], None], *, what: str) -> Outcome:
-    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    tail: deque[str] = deque(maxlen=_KEPT_LINES)
     errors: list[UserError] = []
 
     def on_line(line: str) -> None:
@@ -187,7 +189,7 @@ def _user_error(text: str) -> UserError:
 
 
 def _failed(what: str, outcome: Outcome, tail: deque[str]) -> RunFailed:
-    lines = [line for line in tail if line.strip()]
+    lines = _failed_rank_lines(outcome, tail) or [line for line in tail if line.strip()][-_TAIL_LINES:]
     return RunFailed(
         Problem(
             where=what,
@@ -196,6 +198,20 @@ def _failed(what: str, outcome: Outcome, tail: deque[str]) -> RunFailed:
             "After mending the cause, the same command with resume=true continues from the last checkpoint.",
         )
     )
+
+
+def _failed_rank_lines(outcome: Outcome, tail: deque[str]) -> list[str]:
+    """Return the last lines of the rank that failed first: the others only say that it is gone."""
+    text = "\n".join(tail)
+    found = re.search(r"Root Cause.*?\(local_rank: (\d+)\)", text, re.DOTALL)
+    if found is None:
+        return []
+    attempt = Path(outcome.log_path).with_suffix("")
+    logs = sorted(attempt.parent.glob(f"{attempt.name}_*/attempt_0/{found[1]}/stderr.log"))
+    if not logs:
+        return []
+    lines = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines()
+    return [f"rank {found[1]}: {line}" for line in lines if line.strip()][-_TAIL_LINES:]
 
 
 def _stopped(run: RunDir, when: str) -> Problem:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jinja2
 from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+from orchestrator.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -55,12 +58,17 @@ class ChatFormat:
 
 
 def choose_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
-    """The tokenizer's own template if possible, TRL's training variant of it, or a default."""
+    """The tokenizer's own template if possible, TRL's training variant of it, or a default.
+
+    Raises:
+        UserError: the template is no valid Jinja.
+    """
     own = tokenizer.chat_template
     if isinstance(own, dict):
         own = own.get("default")
     if not own:
         return _default_format(tokenizer)
+    _check_syntax(tokenizer, own)
     if has_generation_markers(own):
         return ChatFormat(template=own, source=Source.markers)
     variant = _training_variant(tokenizer)
@@ -77,10 +85,33 @@ def adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
     return bos is not None and tokenizer("a")["input_ids"][:1] == [bos]
 
 
+def _check_syntax(tokenizer: PreTrainedTokenizerBase, template: str) -> None:
+    """Compile the template once, so that a mistake in it is not reported for every row."""
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": "a"}], chat_template=template, tokenize=False)
+    except jinja2.TemplateSyntaxError as error:
+        reason = (error.message or "syntax error").rstrip(". ")
+        raise UserError(
+            Problem(
+                where=_template_place(tokenizer),
+                found=f"the chat template is not valid Jinja (its line {error.lineno}: {reason})",
+                remedy="Correct it, or take the file from the model's own folder.",
+            )
+        ) from error
+    except Exception:  # noqa: BLE001 - a template may refuse this conversation; rows tell more
+        return
+
+
+def _template_place(tokenizer: PreTrainedTokenizerBase) -> str:
+    folder = Path(str(tokenizer.name_or_path))
+    own_file = folder / "chat_template.jinja"
+    return str(own_file) if own_file.is_file() else f"{folder / 'tokenizer_config.json'}, chat_template"
+
+
 def _training_variant(tokenizer: PreTrainedTokenizerBase) -> str | None:
     try:
         variant: str | None = get_training_chat_template(tokenizer)
-    except (ValueError, KeyError, TypeError, jinja2.TemplateError):
+    except Exception:  # noqa: BLE001 - a template runs code of its own, which can raise anything
         # Unknown to TRL, or a template that its probing with tool calls breaks.
         return None
     return variant

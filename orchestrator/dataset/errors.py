@@ -29,7 +29,7 @@ class DataError(UserError):
         self.problem = problem
         self.remedy = remedy
         where = str(path) if line is None else f"{path}, {unit} {line}"
-        super().__init__(Problem(where=where, found=problem, remedy=remedy))
+        super().__init__(Problem(where=where, found=problem.rstrip(". \n"), remedy=remedy))
 
 
 class DataErrors(UserError):

@@ -7,6 +7,7 @@ import json
 import zlib
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from orchestrator.dataset.disk import reason_of, remedy_for
 from orchestrator.dataset.errors import Collector, DataError
 from orchestrator.dataset.locate import FORMATS, data_suffix
 from orchestrator.dataset.rows import Row
@@ -70,8 +71,7 @@ def iter_rows(path: Path, collector: Collector) -> Iterator[Row]:
         remedy = "Compress the file again with gzip, or give it uncompressed."
         collector.add(_file_error(path, f"the gzip data are damaged: {error}", remedy))
     except OSError as error:
-        remedy = "Check that the file can be read by this user."
-        collector.add(_file_error(path, f"it cannot be read: {error.strerror or error}", remedy))
+        collector.add(_file_error(path, f"it cannot be read: {reason_of(error)}", remedy_for(error)))
 
 
 def _open(path: Path) -> BinaryIO:
@@ -89,9 +89,12 @@ def _kind(path: Path, head: bytes) -> str:
     suffix = data_suffix(path)
     if head.startswith(b"PAR1") or suffix == ".parquet":
         return "parquet"
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if _has_old_line_ends(text, suffix):
+        remedy = "Convert them to LF, for example with: tr '\\r' '\\n' < FILE > NEW_FILE."
+        raise _file_error(path, "its lines end in CR alone, as on old Macs", remedy)
     if suffix in (".csv", ".tsv"):
         return suffix
-    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     first, _, rest = text.partition(b"\n")
     is_lines = bool(rest.strip()) and _is_json(first)
     if suffix in (".jsonl", ".ndjson"):
@@ -107,6 +110,14 @@ def _kind(path: Path, head: bytes) -> str:
         f"the format is not known from the name ({suffix or 'no extension'}) or the content",
         f"Formats read: {FORMATS}, each also with .gz.",
     )
+
+
+def _has_old_line_ends(text: bytes, suffix: str) -> bool:
+    """Whether rows are separated by CR alone; within one JSON value it is mere white space."""
+    first, _, rest = text.strip().partition(b"\r")
+    if b"\n" in text or not rest.strip():
+        return False
+    return suffix in (".csv", ".tsv") or _is_json(first)
 
 
 def _is_json(text: bytes) -> bool:

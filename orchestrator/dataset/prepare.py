@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from orchestrator.dataset.batching import pack
 from orchestrator.dataset.cache import Built, Cached, Side, content_key, prepare_once
-from orchestrator.dataset.locate import locate
+from orchestrator.dataset.disk import reading
+from orchestrator.dataset.locate import locate_sides
 from orchestrator.dataset.samples import DataSource, load_samples
 from orchestrator.dataset.stats import summarise
-from orchestrator.dataset.tokenise import Tokenised, tokenise
+from orchestrator.dataset.tokenise import Tokenised, check_tokenizer, tokenise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,15 +45,16 @@ def prepare(
     """Token rows of a data source, made once per host and memory-mapped.
 
     Raises:
-        DataError, DataErrors: what is wrong with the data.
+        UserError: what is wrong with the data or the tokenizer.
     """
-    files = locate(source.path)
-    eval_files = locate(source.eval_path).train_files if source.eval_path else files.eval_files
+    check_tokenizer(tokenizer)
+    files = locate_sides(source.path, source.eval_path)
     asked = asdict(options) | asdict(source)
     # Where the files are does not matter, only their bytes and which side they are for.
-    asked |= {"path": len(files.train_files), "eval_path": len(eval_files)}
-    key = content_key(files.train_files + eval_files, tokenizer, asked)
-    return prepare_once(folder, key, lambda: build(source, tokenizer, options), tell)
+    asked |= {"path": len(files.train_files), "eval_path": len(files.eval_files)}
+    with reading(folder):
+        key = content_key(files.train_files + files.eval_files, tokenizer, asked)
+        return prepare_once(folder, key, lambda: build(source, tokenizer, options), tell)
 
 
 def build(source: DataSource, tokenizer: PreTrainedTokenizerBase, options: TokenOptions) -> Built:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.dataset.errors import Collector, DataError, DataErrors
 from orchestrator.dataset.files import gather_rows
-from orchestrator.dataset.locate import locate
+from orchestrator.dataset.locate import locate_sides
 from orchestrator.dataset.shapes import Parsed, parse
 from orchestrator.dataset.split import split_rows
 
@@ -64,13 +64,10 @@ def load_samples(source: DataSource) -> Samples:
     """Read and check everything; problems of the training and eval files come together.
 
     Raises:
-        DataError: a file is missing or the split impossible.
-        DataErrors: rows that cannot be used.
+        UserError: a file is missing or cannot be read, the split is impossible, or rows cannot be used.
     """
-    located = locate(source.path)
+    located = locate_sides(source.path, source.eval_path)
     eval_files = located.eval_files
-    if source.eval_path is not None:
-        eval_files = locate(source.eval_path).train_files
     collector = Collector()
     train = _parsed(located.train_files, source.shape, collector)
     evaluation = _parsed(eval_files, source.shape, collector) if eval_files else None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-
 from orchestrator.dataset.errors import DataError
 
 if TYPE_CHECKING:
@@ -68,7 +66,7 @@ def _apply(
             chat_template=template,
             **options,
         )
-    except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
+    except Exception as error:  # a template runs code of its own, which can raise anything
         problem = f"the chat template refuses this conversation: {error}"
         remedy = "Change the row (roles, their order, system messages) to what the template allows."
         raise at(sample, problem, remedy) from error

@@ -24,7 +24,7 @@ _JSON_COLUMNS = ("messages", "conversations", "conversation", "tools")
 def separated_rows(path: Path, stream: BinaryIO, delimiter: str, collector: Collector) -> Iterator[Row]:
     """Rows of a CSV or TSV file with a header line; `Row.line` is the first line of the row."""
     csv.field_size_limit(_MAX_CELL_CHARS)
-    lines = (text for _, text in utf8_lines(path, stream, collector))
+    lines = _texts(path, stream, collector)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] | None = None
     start = 1
@@ -44,9 +44,28 @@ def separated_rows(path: Path, stream: BinaryIO, delimiter: str, collector: Coll
         raise DataError(
             path=path,
             line=start,
-            problem=f"malformed {'TSV' if delimiter == chr(9) else 'CSV'}: {error}",
+            problem=f"malformed {'TSV' if delimiter == chr(9) else 'CSV'}: {_csv_reason(error)}",
             remedy='Put cells with line breaks or quotes in "...", and double the quotes inside.',
         ) from error
+
+
+def _texts(path: Path, stream: BinaryIO, collector: Collector) -> Iterator[str]:
+    """Lines of a table.
+
+    Raises:
+        DataError: a line holds a NUL, which no text has.
+    """
+    for number, text in utf8_lines(path, stream, collector):
+        if "\0" in text:
+            problem = f"a NUL character at position {text.index(chr(0)) + 1}: this is no UTF-8 text"
+            remedy = "Save the file as UTF-8; it may be UTF-16, a spreadsheet's own format, or damaged."
+            raise DataError(path=path, line=number, problem=problem, remedy=remedy)
+        yield text
+
+
+def _csv_reason(error: csv.Error) -> str:
+    text = str(error)
+    return "a carriage return inside a cell without quotes" if text.startswith("new-line character") else text
 
 
 def _checked_header(path: Path, line: int, cells: list[str]) -> list[str]:

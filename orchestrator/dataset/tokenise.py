@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.dataset.chat import ChatFormat, Source, adds_bos, choose_format
 from orchestrator.dataset.errors import Collector, DataError
 from orchestrator.dataset.examples import IGNORED, Example, make_example
-from orchestrator.dataset.spans import at, marked_tokens, prefix_spans, prompt_chars, render
+from orchestrator.dataset.spans import marked_tokens, prefix_spans, prompt_chars, render
+from orchestrator.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,12 +104,12 @@ def tokenise(
     completion and EOS of a plain prompt and completion; otherwise on every token.
 
     Raises:
-        DataError: the tokenizer cannot say where its tokens come from, or no row is left.
-        DataErrors: rows that the chat template refuses or renders inconsistently.
+        UserError: the tokenizer cannot be used, no row is left, or rows that the chat template
+            refuses or renders inconsistently.
     """
     if not samples:
         return Tokenised(examples=(), num_truncated=0, num_dropped=0, chat=None, notes=())
-    _check_tokenizer(samples[0], tokenizer)
+    check_tokenizer(tokenizer)
     has_chat = any(not sample.is_plain for sample in samples)
     chat = choose_format(tokenizer) if has_chat else None
     encoder = _Encoder(
@@ -154,11 +155,19 @@ def _labels(ids: list[int], is_label: Sequence[bool | int]) -> list[int]:
     return [token if keep else IGNORED for token, keep in zip(ids, is_label, strict=True)]
 
 
-def _check_tokenizer(sample: Sample, tokenizer: PreTrainedTokenizerBase) -> None:
-    if tokenizer.is_fast:
-        return
-    problem = f"{type(tokenizer).__name__} cannot map tokens to characters"
-    raise at(sample, problem, "Use the model's fast tokenizer (a tokenizer.json).")
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check what no row can make up for.
+
+    Raises:
+        UserError: tokens cannot be traced to characters, or rows cannot be ended and padded.
+    """
+    where = f"tokenizer of {tokenizer.name_or_path or 'the model'}"
+    if not tokenizer.is_fast:
+        found = f"{type(tokenizer).__name__} cannot map tokens to characters"
+        raise UserError(Problem(where=where, found=found, remedy="Use the model's fast tokenizer (a tokenizer.json)."))
+    if tokenizer.pad_token is None and tokenizer.eos_token is None:
+        found = "the tokenizer names neither a pad nor an eos token"
+        raise UserError(Problem(where=where, found=found, remedy="Set one in tokenizer_config.json."))
 
 
 def _nothing_left(samples: Sequence[Sample], seq_len: int) -> DataError:

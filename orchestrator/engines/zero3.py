@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerate import DistributedType, PartialState
 from torch import nn
 
@@ -55,10 +56,14 @@ class Zero3Engine(Engine):
         return value.detach().clone()
 
     def set_parameter(self, parameter: nn.Parameter, value: torch.Tensor) -> None:
-        """Write the master copy and the working copy of this rank's partition."""
-        from deepspeed.utils import safe_set_full_fp32_param
+        """Write the working copy, then the master copy: DeepSpeed joins the two in a step only."""
+        import deepspeed
+        from deepspeed.utils import safe_set_local_fp32_param
 
-        safe_set_full_fp32_param(parameter, value.float())
+        # Rank 0's copy is broadcast when the context ends and partitions again.
+        with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
+            parameter.copy_(value.to(parameter.device, parameter.dtype))
+        safe_set_local_fp32_param(parameter, _own_partition(parameter, value))
 
     def moments(self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> Moments:
         """Gather Adam's moments, and the step counter that all partitions share."""
@@ -75,14 +80,27 @@ class Zero3Engine(Engine):
 
     def set_moments(self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, moments: Moments) -> None:
         """Write Adam's moments into this rank's partition, and the step counter."""
-        from deepspeed.utils import safe_set_full_optimizer_state
+        from deepspeed.utils import safe_set_local_optimizer_state
 
         _create_states(optimizer)
         for name in _MOMENTS:
             if name in moments:
-                safe_set_full_optimizer_state(parameter, moments[name].float(), name)
+                safe_set_local_optimizer_state(parameter, _own_partition(parameter, moments[name]), name)
         if "step" in moments:
             _set_step(optimizer, float(moments["step"]))
+
+
+def _own_partition(parameter: nn.Parameter, value: torch.Tensor) -> torch.Tensor:
+    """Cut this rank's partition out of a whole tensor.
+
+    DeepSpeed's own setter for whole tensors fails where the ranks do not divide the elements: the
+    last partition reaches into padding that it does not add.
+    """
+    partitioned: Any = parameter
+    size = int(partitioned.partition_numel())
+    missing = size * dist.get_world_size() - value.numel()
+    padded = torch.nn.functional.pad(value.float().flatten(), (0, missing))
+    return padded.narrow(0, size * dist.get_rank(), size)
 
 
 def _leave_out_shared_memory_kernel() -> None:

@@ -31,7 +31,9 @@ def micro_options(shares: Sequence[int]) -> tuple[tuple[tuple[int, ...], int], .
     micro-batches 1, 2, 3 and 6.
     """
     most = max(shares)
-    passes = {math.ceil(most / micro) for micro in range(1, most + 1)}
+    # ceil(most / micro) is floor((most - 1) / micro) + 1, which takes about 2 sqrt(most) values.
+    root = math.isqrt(most - 1)
+    passes = {1, *((most - 1) // micro + 1 for micro in range(1, root + 1)), *range(1, root + 2)}
     return tuple(
         (tuple(math.ceil(share / accumulation) for share in shares), accumulation)
         for accumulation in sorted(passes, reverse=True)

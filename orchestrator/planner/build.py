@@ -18,8 +18,7 @@ from topology.codec import fingerprint
 from topology.model import Topology
 from topology.units import format_bytes
 
-_PACKED_LENGTH = 2048
-_LENGTH_STEP = 8  # tensor cores want multiples of eight
+_USUAL_LENGTH = 2048  # tokens a row is cut at unless the user or the model says otherwise
 
 
 def make_plan(config: RunConfig, topology: Topology, model: ModelShape, data: DataStats, run_id: str) -> Plan:
@@ -32,9 +31,14 @@ def make_plan(config: RunConfig, topology: Topology, model: ModelShape, data: Da
     world = choose_world(config, topology)
     arithmetic = choose_precision(config, world)
     adapter = adapter_shape(model, config.adapter)
-    seq_len = sequence_length(config, model, data)
-    static = config.data.padding is Padding.static
-    batch = batch_shape(data, seq_len=seq_len, packing=config.data.packing, static=static)
+    seq_len = sequence_length(config, model)
+    batch = batch_shape(
+        data,
+        seq_len=seq_len,
+        packing=config.data.packing,
+        pads_to_seq_len=config.data.seq_len is not None,
+        static=config.data.padding is Padding.static,
+    )
     job = Job(config=config, model=model, adapter=adapter, batch=batch, world=world)
     found = search(job, arithmetic.precision, seq_len)
     if not found.ranked:
@@ -56,13 +60,14 @@ def make_plan(config: RunConfig, topology: Topology, model: ModelShape, data: Da
     )
 
 
-def sequence_length(config: RunConfig, model: ModelShape, data: DataStats) -> int:
-    """Tokens a row is cut at: the user's number, or what the longest row needs."""
+def sequence_length(config: RunConfig, model: ModelShape) -> int:
+    """Tokens a row is cut at: the user's number, or 2048 where the model takes as many.
+
+    Estimated lengths have no say in it, or a low estimate would cut rows.
+    """
     if config.data.seq_len is not None:
         return config.data.seq_len
-    longest = -(-data.max_tokens // _LENGTH_STEP) * _LENGTH_STEP
-    wanted = max(longest, _PACKED_LENGTH) if config.data.packing else longest
-    return min(wanted, model.max_positions) if model.max_positions else wanted
+    return min(_USUAL_LENGTH, model.max_positions or _USUAL_LENGTH)
 
 
 def describe_world(world: World) -> str:
@@ -84,8 +89,8 @@ def _warnings(job: Job, arithmetic: Arithmetic, data: DataStats, seq_len: int) -
     warnings = [*world.warnings, *arithmetic.warnings]
     if model.max_positions and seq_len > model.max_positions:
         warnings.append(f"data.seq_len={seq_len} is beyond the {model.max_positions} positions {model.name} knows")
-    if seq_len < data.max_tokens and not job.config.data.packing:
-        warnings.append(f"the longest row has {data.max_tokens} tokens and is cut at {seq_len}")
+    if seq_len < data.max_tokens:
+        warnings.append(f"the longest row has about {data.max_tokens} tokens and is cut at {seq_len} (data.seq_len)")
     if not machine_of(world, 0, arithmetic.precision).known:
         warnings.append(f"no peak rates are known for {world.devices[0].name}: step times are rough")
     return tuple(warnings)
@@ -111,11 +116,13 @@ def _workload(model: ModelShape, adapter: AdapterShape, data: DataStats, epoch_r
 
 
 def _nothing_fits(config: RunConfig, world: World, found: Found) -> NothingFits:
-    remedy = "Use a smaller model, data.seq_len or adapter.rank, more devices, or engine=auto"
+    remedy = "Use a smaller model, data.seq_len or adapter.rank, more devices, or engine=auto."
     if config.batch.micro is not None:
-        remedy = "Leave batch.micro to the planner, or lower it"
+        remedy = "Leave batch.micro to the planner, or lower it."
+    if not found.num_misfits:
+        remedy = "Change one of the settings named below, or leave it on auto."
     summary = Problem(where="plan", found=f"no strategy fits {describe_world(world)}", remedy=remedy)
     return NothingFits(
         summary,
-        *(Problem(where=r.strategy, found=r.reason, remedy="Rejected") for r in found.rejected),
+        *(Problem(where=r.strategy, found=r.reason, remedy="Rejected.") for r in found.rejected),
     )

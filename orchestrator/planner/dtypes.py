@@ -56,8 +56,13 @@ def quant_storage(engine: Engine, precision: str) -> str:
     return _STORAGE[precision] if engine is Engine.zero3 else "uint8"
 
 
-def type_conflict(engine: Engine, precision: str, adapters: str) -> str | None:
-    """Say why adapters of this dtype cannot train in this precision, if so."""
+def type_conflict(engine: Engine, precision: str, adapters: str, *, is_gpu: bool) -> str | None:
+    """Say why adapters of this dtype cannot train in this precision, if so.
+
+    DeepSpeed 0.19 asks its accelerator (`is_fp16_supported`), which few CPUs affirm.
+    """
+    if engine is Engine.zero3 and precision == "fp16" and not is_gpu:
+        return "DeepSpeed has no fp16 on CPU ranks: use precision=fp32 or bf16"
     if engine is Engine.zero3 and adapters != precision:
         return f"DeepSpeed casts the module to {precision}, so adapters cannot stay {adapters}: use adapter.dtype=auto"
     if engine is Engine.ddp and precision == "fp16" and adapters == "fp16":

@@ -171,4 +171,4 @@ def _hash(body: Mapping[str, Any]) -> str:
 
 
 def _malformed(found: str) -> UserError:
-    return UserError(Problem(where="plan.json", found=found, remedy="Plan again with `trainmaster plan`"))
+    return UserError(Problem(where="plan.json", found=found, remedy="Plan again with `trainmaster plan`."))

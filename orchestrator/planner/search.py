@@ -26,16 +26,18 @@ _EXPANDABLE = "expandable_segments:True"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What fits, best first, and what does not."""
+    """What fits, best first, and what does not; `num_misfits` of these for lack of memory."""
 
     ranked: tuple[Choice, ...]
     rejected: tuple[Rejection, ...]
+    num_misfits: int
 
 
 def search(job: Job, precision: str, seq_len: int) -> Found:
     """Rank one strategy per engine and checkpointing mode, each with its best micro-batch."""
     ranked: list[Choice] = []
     rejected: list[Rejection] = []
+    num_misfits = 0
     for engine in _engines(job):
         for mode in _modes(job, engine):
             label = f"{engine.value}, checkpointing {mode.value}"
@@ -48,7 +50,8 @@ def search(job: Job, precision: str, seq_len: int) -> Found:
                 ranked.append(best)
             else:
                 rejected.append(best)
-    return Found(ranked=tuple(sorted(ranked, key=_rank_key)), rejected=tuple(rejected))
+                num_misfits += 1
+    return Found(ranked=tuple(sorted(ranked, key=_rank_key)), rejected=tuple(rejected), num_misfits=num_misfits)
 
 
 def _rank_key(choice: Choice) -> tuple[int, float]:
@@ -73,7 +76,7 @@ def _modes(job: Job, engine: Engine) -> tuple[Checkpointing, ...]:
 def _conflict(job: Job, engine: Engine, mode: Checkpointing, precision: str) -> str | None:
     """Say why the pieces cannot be combined, whatever the memory."""
     config = job.config
-    conflict = type_conflict(engine, precision, adapter_dtype(config, engine, precision))
+    conflict = type_conflict(engine, precision, adapter_dtype(config, engine, precision), is_gpu=job.world.is_gpu)
     if conflict is not None or engine is not Engine.zero3:
         return conflict
     if mode is Checkpointing.selective:

@@ -46,15 +46,7 @@ def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
             )
         ) from error
     if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    if tokenizer.pad_token_id is None:
-        raise UserError(
-            Problem(
-                where=f"tokenizer of {config.model.path}",
-                found="it names neither a pad nor an eos token",
-                remedy="Set pad_token or eos_token in tokenizer_config.json.",
-            )
-        )
+        tokenizer.pad_token = tokenizer.eos_token  # with neither, `prepare` says what to do
     return tokenizer
 
 

@@ -15,6 +15,7 @@ from orchestrator.train.model import trainable
 from orchestrator.train.trainer import PlannedTrainer
 
 _SEPARATOR = "@"
+_SCHEDULE_COUNTERS = ("last_epoch", "_step_count")
 
 
 def capture(trainer: PlannedTrainer, engine: Engine, group: MetricsGroup, keys: dict[str, str]) -> Checkpoint:
@@ -45,7 +46,7 @@ def capture(trainer: PlannedTrainer, engine: Engine, group: MetricsGroup, keys: 
             "global_batch": trainer.settings.global_batch,
             "world_size": trainer.settings.world_size,
             "engine": engine.name,
-            "scheduler": _plain(trainer.lr_scheduler.state_dict()),
+            "scheduler": _schedule_state(trainer),
             "scaler": _scaler_state(trainer),
             "keys": keys,
         },
@@ -65,10 +66,7 @@ def restore(trainer: PlannedTrainer, engine: Engine, checkpoint: Checkpoint, key
         own = {k[len(prefix) :]: v for k, v in checkpoint.moments.items() if k.startswith(prefix)}
         if own:
             engine.set_moments(trainer.optimizer, parameter, own)
-    scheduler = trainer.lr_scheduler
-    scheduler.load_state_dict({**scheduler.state_dict(), **checkpoint.state["scheduler"]})
-    for param_group, rate in zip(trainer.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
-        param_group["lr"] = rate
+    _restore_schedule(trainer, checkpoint.state["scheduler"])
     _restore_scaler(trainer, checkpoint.state["scaler"])
     trainer.state.global_step = checkpoint.step
     trainer._globalstep_last_logged = checkpoint.step  # noqa: SLF001 - no public way to set it
@@ -111,14 +109,23 @@ def _shape(parameter: torch.nn.Parameter) -> torch.Size:
     return getattr(parameter, "ds_shape", parameter.shape)
 
 
-def _plain(state: dict[str, Any]) -> dict[str, Any]:
-    """Drop what JSON cannot hold (the schedule's functions are rebuilt from the configuration)."""
-    plain = (int, float, str, bool, type(None))
-    return {
-        key: value
-        for key, value in state.items()
-        if isinstance(value, plain) or (isinstance(value, list) and all(isinstance(item, plain) for item in value))
-    }
+def _schedule_state(trainer: PlannedTrainer) -> dict[str, int]:
+    """Where the schedule stands. Rates follow from that; engines group parameters in different ways."""
+    state = trainer.lr_scheduler.state_dict()
+    return {name: int(state[name]) for name in _SCHEDULE_COUNTERS}
+
+
+def _restore_schedule(trainer: PlannedTrainer, state: dict[str, Any]) -> None:
+    scheduler = trainer.lr_scheduler
+    counters = {name: state[name] for name in _SCHEDULE_COUNTERS}
+    scheduler.load_state_dict({**scheduler.state_dict(), **counters})
+    rates = [
+        base * factor(scheduler.last_epoch)
+        for base, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    ]
+    for param_group, rate in zip(trainer.optimizer.param_groups, rates, strict=True):
+        param_group["lr"] = rate
+    scheduler._last_lr = rates  # noqa: SLF001 - what `get_last_lr` returns; there is no other way to set it
 
 
 def _scaler_state(trainer: PlannedTrainer) -> dict[str, Any]:

@@ -60,13 +60,13 @@ def adapter_shape(model: ModelShape, config: AdapterConfig) -> AdapterShape:
         _unknown(name, model) for name in names if name != ALL_LINEAR and not _matching(name, model.linears)
     )
     if config.rank < 1:
-        problems += (Problem(where="adapter.rank", found=f"{config.rank}", remedy="Give a rank of at least 1"),)
+        problems += (Problem(where="adapter.rank", found=f"{config.rank}", remedy="Give a rank of at least 1."),)
     if not names:
         problems += (
             Problem(
                 where="adapter.targets",
                 found="no name, so no parameter would train",
-                remedy=f"Use {ALL_LINEAR} or some of {_leaves(model)}",
+                remedy=f"Use {ALL_LINEAR} or some of {_leaves(model)}.",
             ),
         )
     if problems:
@@ -91,5 +91,5 @@ def _unknown(name: str, model: ModelShape) -> Problem:
     return Problem(
         where="adapter.targets",
         found=f"{name!r} names no linear module of a layer of {model.name}",
-        remedy=f"Did you mean {' or '.join(near)}?" if near else f"Use {ALL_LINEAR} or some of {_leaves(model)}",
+        remedy=f"The nearest: {', '.join(near)}." if near else f"Use {ALL_LINEAR} or some of {_leaves(model)}.",
     )

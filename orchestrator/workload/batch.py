@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+# The longest row is an estimate: most rows are not counted, and what a chat template adds is not known.
+_HEADROOM = 1.1
+_LENGTH_STEP = 8  # batches are padded to multiples of eight tokens
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataStats:
@@ -43,14 +47,17 @@ class BatchShape:
     Attributes:
         real_tokens_per_row: mean tokens of a row that carry information.
         longest_tokens: length the longest row can have (what memory must allow for).
-        fixed: every row is filled or padded to `longest_tokens`.
+        fixed: every row is filled or padded to one length.
         padded: rows may need an attention mask (not packed).
+        likely_longest_tokens: length the longest row probably has (what time goes by); 0 for
+            `longest_tokens`.
     """
 
     real_tokens_per_row: float
     longest_tokens: int
     fixed: bool
     padded: bool
+    likely_longest_tokens: int = 0
 
     def expected_tokens(self, rows: int) -> float:
         """Expected padded length of a micro-batch of `rows` rows, in tokens.
@@ -58,24 +65,35 @@ class BatchShape:
         For lengths spread evenly around the mean up to the longest one, the longest of n rows lies
         at mean + (longest - mean) (n - 1) / (n + 1).
         """
+        longest = self.likely_longest_tokens or self.longest_tokens
         if self.fixed:
-            return float(self.longest_tokens)
-        spread = self.longest_tokens - self.real_tokens_per_row
+            return float(longest)
+        spread = longest - self.real_tokens_per_row
         return self.real_tokens_per_row + spread * (rows - 1) / (rows + 1)
 
 
-def batch_shape(stats: DataStats, *, seq_len: int, packing: bool, static: bool) -> BatchShape:
+def batch_shape(stats: DataStats, *, seq_len: int, packing: bool, pads_to_seq_len: bool, static: bool) -> BatchShape:
     """Shape of a micro-batch of rows cut at `seq_len` tokens.
 
     Args:
         stats: the rows.
         seq_len: tokens a row is cut at.
         packing: rows are joined into full ones of `seq_len` tokens.
-        static: rows are padded to `seq_len` instead of the longest of the micro-batch.
+        pads_to_seq_len: `seq_len` is the user's own number, so static rows are padded to it
+            rather than to the longest row.
+        static: all rows are padded to one length instead of the longest of the micro-batch.
     """
-    longest = seq_len if packing or static else min(seq_len, stats.max_tokens)
-    real = float(seq_len) if packing else min(stats.mean_tokens, float(longest))
-    return BatchShape(real_tokens_per_row=real, longest_tokens=longest, fixed=packing or static, padded=not packing)
+    full = packing or (static and pads_to_seq_len)
+    likely = seq_len if full else min(seq_len, stats.max_tokens)
+    allowed = math.ceil(stats.max_tokens * _HEADROOM / _LENGTH_STEP) * _LENGTH_STEP
+    longest = seq_len if full else min(seq_len, allowed)
+    return BatchShape(
+        real_tokens_per_row=float(seq_len) if packing else min(stats.mean_tokens, float(likely)),
+        longest_tokens=longest,
+        fixed=packing or static,
+        padded=not packing,
+        likely_longest_tokens=likely,
+    )
 
 
 def rows_per_epoch(stats: DataStats, *, seq_len: int, packing: bool) -> int:

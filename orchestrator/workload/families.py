@@ -14,6 +14,8 @@ from orchestrator.errors import Problem, UserError
 from orchestrator.workload.model import LinearShape, ModelShape
 
 Config = Mapping[str, object]
+_NEEDED: Final = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_OPTIONAL: Final = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,8 @@ SUPPORTED: Final = tuple(_FAMILIES)
 
 def is_known(config: Config) -> bool:
     """Whether `config` names an architecture whose layers are known here."""
-    return config.get("model_type") in _FAMILIES
+    kind = config.get("model_type")
+    return isinstance(kind, str) and kind in _FAMILIES
 
 
 def shape_from_config(name: str, config: Config) -> ModelShape:
@@ -164,29 +167,37 @@ def shape_from_config(name: str, config: Config) -> ModelShape:
 
 
 def _sizes(name: str, config: Config, family: _Family) -> _Sizes:
-    needed = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-    problems = tuple(
-        Problem(
-            where=f"{name}/config.json, {key}",
-            found=f"{config.get(key)!r} instead of a count",
-            remedy="Take the file from the model's own folder",
-        )
-        for key in needed
-        if _count(config, key) is None
-    )
+    wrong = [key for key in _NEEDED if _count(config, key) is None]
+    wrong += [key for key in _OPTIONAL if config.get(key) is not None and _count(config, key) is None]
+    if wrong:
+        raise UserError(*(_problem(name, key, f"{config.get(key)!r} instead of a count") for key in wrong))
+    hidden, intermediate, layers, heads, vocab = (_count(config, key) or 0 for key in _NEEDED)
+    kv_heads = _count(config, "num_key_value_heads") or family.kv_heads_by_default or heads
+    head_dim = _count(config, "head_dim") or family.head_dim_by_default
+    problems = []
+    if head_dim is None and hidden % heads:
+        found = f"hidden_size {hidden} does not divide among num_attention_heads {heads}"
+        problems.append(_problem(name, "num_attention_heads", found))
+    if heads % kv_heads:
+        found = f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
+        problems.append(_problem(name, "num_key_value_heads", found))
     if problems:
         raise UserError(*problems)
-    hidden, intermediate, layers, heads, vocab = (_count(config, key) or 0 for key in needed)
     return _Sizes(
         hidden=hidden,
         intermediate=intermediate,
         layers=layers,
         heads=heads,
-        kv_heads=_count(config, "num_key_value_heads") or family.kv_heads_by_default or heads,
-        head_dim=_count(config, "head_dim") or family.head_dim_by_default or hidden // heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim or hidden // heads,
         vocab=vocab,
         max_positions=_count(config, "max_position_embeddings") or 0,
     )
+
+
+def _problem(name: str, key: str, found: str) -> Problem:
+    remedy = "Take the file from the model's own folder."
+    return Problem(where=f"{name}/config.json, {key}", found=found, remedy=remedy)
 
 
 def _count(config: Config, key: str) -> int | None:

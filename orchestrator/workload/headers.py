@@ -27,11 +27,29 @@ def load_shape(folder: Path, name: str = "") -> ModelShape:
     Raises:
         UserError: files are missing or damaged, disagree, or the architecture cannot be counted.
     """
+    try:
+        return _load_shape(folder, name)
+    except ValueError as error:  # counts that no shape can have
+        raise UserError(
+            Problem(
+                where=str(folder / "config.json"),
+                found=str(error).rstrip(". "),
+                remedy="Take config.json and the weights from the model's own folder.",
+            )
+        ) from error
+
+
+def _load_shape(folder: Path, name: str) -> ModelShape:
     config, tensors = read_config(folder), read_headers(folder)
     name = name or folder.name
     quantised = sorted({info.dtype for info in tensors.values()} - _FLOATS)
     if quantised:
         raise _refused(name, f"its weights hold {', '.join(quantised)}: they are quantised already")
+    kind = config.get("model_type")
+    if kind is not None and not isinstance(kind, str):
+        found = f"model_type {kind!r} is no name of an architecture"
+        remedy = "Take the file from the model's own folder."
+        raise UserError(Problem(where=str(folder / "config.json"), found=found, remedy=remedy))
     if not is_known(config):
         return _shape_from_headers(name, config, tensors)
     shape = shape_from_config(name, config)
@@ -59,7 +77,7 @@ def _check(shape: ModelShape, tensors: Mapping[str, TensorInfo], folder: Path) -
             Problem(
                 where=str(folder),
                 found=f"config.json and the weights disagree: {'; '.join(faults[:_SHOWN])}{more}",
-                remedy="Download or save the model again",
+                remedy="Download or save the model again.",
             )
         )
 
@@ -155,5 +173,5 @@ def _positive(value: object, otherwise: int) -> int:
 
 
 def _refused(name: str, found: str) -> UserError:
-    remedy = f"Use 16- or 32-bit weights of a dense decoder; known from config.json: {', '.join(SUPPORTED)}"
+    remedy = f"Use 16- or 32-bit weights of a dense decoder; known from config.json: {', '.join(SUPPORTED)}."
     return UserError(Problem(where=f"model {name}", found=found, remedy=remedy))

@@ -72,6 +72,25 @@ def test_other_engine(runs: Any, ddp: str) -> None:
         assert runs.losses("to_zero3")[step] == pytest.approx(loss, rel=1e-4)
 
 
+def test_killed_after_the_last_checkpoint(runs: Any, ddp: str) -> None:
+    folder = runs.copy_at(ddp, "no_adapter", step=6)
+    resumed = runs.run("train", f"resume={folder}")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert same_adapter(folder, runs.root / ddp)
+    assert runs.summary("no_adapter")["eval_loss_after"] == runs.summary(ddp)["eval_loss_after"]
+
+
+def test_more_steps_reopen_a_finished_run(runs: Any, ddp: str) -> None:
+    folder = runs.root / "reopened"
+    shutil.copytree(runs.root / ddp, folder)
+    resumed = runs.run("train", f"resume={folder}", "batch.max_steps=8")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert max(runs.losses("reopened")) == 8
+    again = runs.run("train", f"resume={folder}")
+    assert again.returncode == 0
+    assert "already finished" in again.stderr
+
+
 def test_stop_saves_and_says_resumable(
     runs: Any, ddp: str, demo: tuple[str, ...], wait_for: Callable[..., None]
 ) -> None:
@@ -104,8 +123,10 @@ def test_other_data_is_refused(runs: Any, ddp: str, tmp_path: Path) -> None:
     folder = runs.copy_at(ddp, "other_data", step=4)
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"prompt": f"say {n}", "completion": f"{n} {n}"}) + "\n" for n in range(40)))
+    plan = (folder / "plan.json").read_text()
     refused = runs.run("train", f"resume={folder}", f"data={rows}")
     assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert (folder / "plan.json").read_text() == plan, "a refused command leaves the run as it was"
     assert "resume (data)" in refused.stderr
     assert "Traceback" not in refused.stdout + refused.stderr
 

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.dataset.errors import MAX_SHOWN, DataError, DataErrors
 from orchestrator.dataset.files import read_rows
-from orchestrator.dataset.locate import locate
+from orchestrator.dataset.locate import locate, locate_sides
 from orchestrator.dataset.samples import DataSource, load_samples
 from orchestrator.errors import UserError
 
@@ -36,6 +36,7 @@ def problems(path: Path) -> list[tuple[int | None, str]]:
     ("name", "content"),
     [
         ("a.jsonl", "\ufeff" + json.dumps(PAIR, ensure_ascii=False) + "\n\n" + json.dumps(PAIR)),
+        ("a.json", json.dumps([PAIR, PAIR], indent=1).replace("\n", "\r")),
         ("a.ndjson", json.dumps(PAIR) + "\r\n" + json.dumps(PAIR) + "\r\n"),
         ("a.json", json.dumps([PAIR, PAIR], indent=1)),
         ("a.json", json.dumps({"version": 1, "data": [PAIR, PAIR]})),
@@ -101,6 +102,11 @@ def test_mistakes_in_jsonl_name_line_and_column(tmp_path: Path) -> None:
         ("a.csv", "a,b\n1,2\n1,2,3\n", 3, "3 cells where the header has 2"),
         ("a.csv", 'a,b\n"1" x,2\n', 2, "malformed CSV"),
         ("a.csv", b"a,b\n1,2\n\xff,2\n", 3, "not UTF-8"),
+        ("a.csv", "a,b\r1,2\r", None, "CR alone"),
+        ("a.jsonl", '{"a": 1}\r{"a": 2}\r', None, "CR alone"),
+        ("a.json", '{"a": 1}\r{"a": 2}', None, "CR alone"),
+        ("a.csv", "a,b\n1\r,2\n", 2, "carriage return inside a cell"),
+        ("a.csv", "a,b\n1,2\n1,\0\n", 3, "NUL character at position 3"),
         ("a.txt", "hello", None, "format is not known"),
         ("a.jsonl.gz", "not gzip", None, "gzip"),
         ("a.jsonl.gz", gzip.compress(b"{}\n" * 9)[:-9], None, "gzip"),
@@ -127,6 +133,13 @@ def test_missing_paths_say_what_is_there(tmp_path: Path) -> None:
     write(tmp_path, "rows.jsonl", "{}")
     with pytest.raises(DataError, match=r"no such file.*rows\.jsonl"):
         locate(tmp_path / "row.jsonl")
+    for name in ("abc.jsonl", "bbb.csv", "rows2.csv", "rows3.csv", "rows4.csv", "rows5.csv"):
+        write(tmp_path, name, "{}")
+    with pytest.raises(DataError) as caught:
+        locate(tmp_path / "row.jsonl", "data.eval_path")
+    names = caught.value.remedy.partition(": ")[2].partition(". Set data.eval_path to ")[0].split(", ")
+    assert (len(names), names[0]) == (5, "rows.jsonl")
+    assert "bbb.csv" not in names
     with pytest.raises(DataError, match="does not exist either"):
         locate(tmp_path / "no" / "row.jsonl")
 
@@ -145,6 +158,16 @@ def test_directories(tmp_path: Path) -> None:
     assert found.train_files == shards
     assert found.eval_files == (validation,)
     assert other not in found.train_files
+
+
+def test_a_folder_of_eval_files(tmp_path: Path) -> None:
+    (tmp_path / "held").mkdir()
+    rows = write(tmp_path, "rows.jsonl", "{}")
+    held = write(tmp_path / "held", "test.jsonl", "{}")
+    found = locate_sides(rows, tmp_path / "held")
+    assert (found.train_files, found.eval_files) == ((rows,), (held,))
+    write(tmp_path / "held", "train.jsonl", "{}")
+    assert locate_sides(rows, tmp_path / "held").eval_files == (held,)
 
 
 def test_light_tier_is_quick_and_imports_no_heavy_package(tmp_path: Path) -> None:

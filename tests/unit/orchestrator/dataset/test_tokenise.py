@@ -16,7 +16,8 @@ from orchestrator.dataset.examples import IGNORED, Example
 from orchestrator.dataset.messages import Sample, Shape
 from orchestrator.dataset.rows import Row
 from orchestrator.dataset.shapes import to_sample
-from orchestrator.dataset.tokenise import tokenise
+from orchestrator.dataset.tokenise import check_tokenizer, tokenise
+from orchestrator.errors import UserError
 
 MakeTokenizer = Callable[..., PreTrainedTokenizerFast]
 
@@ -183,5 +184,36 @@ def test_a_turn_without_stop_token_is_noted(make_tokenizer: MakeTokenizer) -> No
 
 
 def test_slow_tokenizers_are_refused() -> None:
-    with pytest.raises(DataError, match="cannot map tokens"):
-        tokenise([sample({"messages": TALK})], SimpleNamespace(is_fast=False), seq_len=9)
+    slow = SimpleNamespace(is_fast=False, name_or_path="m")
+    with pytest.raises(UserError, match="tokenizer of m: SimpleNamespace cannot map tokens"):
+        tokenise([sample({"messages": TALK})], slow, seq_len=9)
+
+
+def test_tokenizers_without_pad_and_eos_are_refused(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(MARKED)
+    tokenizer.pad_token = None
+    check_tokenizer(tokenizer)
+    tokenizer.eos_token = None
+    with pytest.raises(UserError, match=r"neither a pad nor an eos token. Set one in tokenizer_config.json"):
+        check_tokenizer(tokenizer)
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_a_broken_template_is_one_problem_of_the_model(
+    make_tokenizer: MakeTokenizer, tmp_path: Path, has_file: bool
+) -> None:
+    tokenizer = make_tokenizer("{% for m in messages %}\n{{ m.content }")
+    tokenizer.name_or_path = str(tmp_path)
+    if has_file:
+        (tmp_path / "chat_template.jinja").write_text("")
+    with pytest.raises(UserError, match=r"not valid Jinja \(its line 2") as caught:
+        tokenise([sample({"messages": TALK}, line=i) for i in (1, 2)], tokenizer, seq_len=99)
+    (problem,) = caught.value.problems
+    place = "chat_template.jinja" if has_file else "tokenizer_config.json, chat_template"
+    assert problem.where == f"{tmp_path}/{place}"
+
+
+def test_whatever_a_template_raises_is_reported_by_line(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer("{{ 1 // 0 }}")
+    with pytest.raises(DataErrors, match=r"rows\.jsonl, line 3: the chat template refuses"):
+        tokenise([sample({"messages": TALK}, line=3)], tokenizer, seq_len=99)

@@ -38,6 +38,12 @@ def test_options_cover_the_shares(shares: list[int]) -> None:
         assert max(micro) * (accumulation - 1) < max(shares)
 
 
+@given(st.integers(1, 3000))
+def test_every_number_of_passes_is_found(most: int) -> None:
+    passes = {-(-most // micro) for micro in range(1, most + 1)}
+    assert [accumulation for _, accumulation in micro_options((most,))] == sorted(passes, reverse=True)
+
+
 def test_six_rows() -> None:
     assert [(micro[0], passes) for micro, passes in micro_options((6, 5))] == [(1, 6), (2, 3), (3, 2), (6, 1)]
     assert forced_micro((6, 5), 4) == ((4, 4), 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,11 +15,13 @@ from orchestrator.config import (
     Backend,
     BatchConfig,
     Checkpointing,
+    DataConfig,
     Dtype,
     Engine,
     EngineConfig,
     LaunchConfig,
     Offload,
+    Padding,
     Precision,
 )
 from orchestrator.errors import ExitCode, NothingFits, UserError
@@ -173,6 +176,42 @@ def test_conflicting_types_are_rejections_with_reasons(plan_for: Planner) -> Non
             precision=Precision.fp16,
             adapter=AdapterConfig(dtype=Dtype.fp16),
         )
+
+
+def test_zero3_has_no_fp16_on_cpus(plan_for: Planner) -> None:
+    forced = EngineConfig(name=Engine.zero3)
+    with pytest.raises(NothingFits, match="no fp16 on CPU ranks") as caught:
+        plan_for("tiny", "cpu", engine=forced, precision=Precision.fp16)
+    assert caught.value.problems[0].remedy.startswith("Change one of the settings")
+    assert plan_for("tiny", "cpu", engine=forced).chosen.strategy.precision == "fp32"
+    plan = plan_for("tiny", "cpu", precision=Precision.fp16)
+    assert plan.chosen.strategy.engine is Engine.ddp
+    assert any("no fp16 on CPU" in rejection.reason for rejection in plan.rejected)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize(("model", "length"), [("tiny", 1024), ("8b", 2048)])
+def test_estimated_lengths_never_cut_rows(plan_for: Planner, packing: bool, model: str, length: int) -> None:
+    data = DataConfig(path="rows.jsonl", packing=packing)
+    plan = plan_for(model, "8xh100", tokens=40, data=data)
+    assert plan.chosen.strategy.seq_len == length
+    assert not any("is cut at" in warning for warning in plan.warnings)
+    long = plan_for(model, "8xh100", tokens=5000, data=data)
+    assert any(f"about 5000 tokens and is cut at {length}" in warning for warning in long.warnings)
+
+
+def test_static_rows_are_padded_to_the_longest_unless_the_user_says(plan_for: Planner) -> None:
+    automatic = DataConfig(path="rows.jsonl", padding=Padding.static)
+    short = plan_for("tiny", "8xh100", tokens=64, data=automatic)
+    full = plan_for("tiny", "8xh100", tokens=64, data=replace(automatic, seq_len=1024))
+    assert short.chosen.estimate.memory.device_bytes < full.chosen.estimate.memory.device_bytes
+
+
+def test_large_batches_are_planned_at_once(plan_for: Planner) -> None:
+    start_seconds = time.perf_counter()
+    plan = plan_for("tiny", "cpu", batch=BatchConfig(global_=65_536))
+    assert sum(plan.chosen.strategy.shares) == 65_536
+    assert time.perf_counter() - start_seconds < 5.0  # 0.3 s on an idle core; the margin is for a busy machine
 
 
 def test_host_memory_is_a_limit_too(plan_for: Planner) -> None:

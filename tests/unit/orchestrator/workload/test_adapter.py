@@ -39,7 +39,7 @@ def test_counts_match_peft(targets: tuple[str, ...]) -> None:
 
 
 def test_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(UserError, match=r"'q_porj'.*Did you mean q_proj"):
+    with pytest.raises(UserError, match=r"'q_porj'.*The nearest: q_proj"):
         adapter_shape(SHAPE, AdapterConfig(targets=("q_porj",)))
 
 

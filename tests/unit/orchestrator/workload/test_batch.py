@@ -14,7 +14,7 @@ def _stats(mean: float = 100.0, most: int = 180) -> DataStats:
 
 
 def test_expected_length_agrees_with_sampling() -> None:
-    shape = batch_shape(_stats(), seq_len=512, packing=False, static=False)
+    shape = batch_shape(_stats(), seq_len=512, packing=False, pads_to_seq_len=True, static=False)
     draw = random.Random(0)
     samples = [max(draw.uniform(20, 180) for _ in range(4)) for _ in range(20_000)]
     assert shape.expected_tokens(4) == pytest.approx(sum(samples) / len(samples), rel=0.01)
@@ -22,12 +22,21 @@ def test_expected_length_agrees_with_sampling() -> None:
 
 
 def test_packed_and_static_rows_are_full() -> None:
-    packed = batch_shape(_stats(), seq_len=64, packing=True, static=False)
-    static = batch_shape(_stats(), seq_len=512, packing=False, static=True)
+    packed = batch_shape(_stats(), seq_len=64, packing=True, pads_to_seq_len=False, static=False)
+    static = batch_shape(_stats(), seq_len=512, packing=False, pads_to_seq_len=True, static=True)
     assert (packed.expected_tokens(3), packed.real_tokens_per_row, packed.padded) == (64.0, 64.0, False)
     assert (static.expected_tokens(3), static.real_tokens_per_row, static.padded) == (512.0, 100.0, True)
     assert rows_per_epoch(_stats(), seq_len=64, packing=True) == 79
     assert rows_per_epoch(_stats(), seq_len=64, packing=False) == 50
+
+
+def test_memory_allows_for_more_than_the_estimated_longest_row() -> None:
+    for static in (False, True):
+        shape = batch_shape(_stats(), seq_len=2048, packing=False, pads_to_seq_len=False, static=static)
+        assert (shape.longest_tokens, shape.likely_longest_tokens) == (200, 180)
+        cut = batch_shape(_stats(), seq_len=128, packing=False, pads_to_seq_len=False, static=static)
+        assert (cut.longest_tokens, cut.likely_longest_tokens) == (128, 128)
+    assert shape.expected_tokens(7) == 180.0
 
 
 def test_impossible_counts_are_refused() -> None:

@@ -118,11 +118,51 @@ def test_damaged_headers_are_user_errors(tmp_path: Path, raw: bytes) -> None:
         read_headers(tmp_path)
 
 
+@pytest.mark.parametrize(("change", "cause"), [(-5, "download was cut"), (3, "something was added")])
+def test_files_of_another_size_than_described(tmp_path: Path, change: int, cause: str) -> None:
+    path = tmp_path / "model.safetensors"
+    raw = json.dumps({"a": {"dtype": "F32", "shape": [5], "data_offsets": [0, 20]}}).encode()
+    whole = len(raw).to_bytes(8, "little") + raw + bytes(20)
+    path.write_bytes(whole)
+    assert read_headers(tmp_path)["a"].shape == (5,)
+    path.write_bytes(whole[:change] if change < 0 else whole + bytes(change))
+    with pytest.raises(
+        UserError, match=f"is {len(whole) + change} bytes, its header describes {len(whole)}: .*{cause}"
+    ):
+        read_headers(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": ["llama"]}, [r"config.json: model_type \['llama'\] is no name"]),
+        ({"num_attention_heads": 16}, ["num_attention_heads: hidden_size 8 does not divide", "16"]),
+        ({"num_attention_heads": 4, "num_key_value_heads": 3}, ["num_key_value_heads: num_attention_heads 4 is no"]),
+        ({"num_key_value_heads": "1", "head_dim": 0}, ["num_key_value_heads: '1' instead", "head_dim: 0 instead"]),
+    ],
+)
+def test_counts_that_no_shape_has_are_user_errors(tmp_path: Path, changes: dict[str, object], words: list[str]) -> None:
+    folder = _folder(tmp_path, {**CONFIG, **changes}, None)
+    for text in words:
+        with pytest.raises(UserError, match=text):
+            load_shape(folder)
+
+
+def test_matrices_without_elements_are_user_errors(tmp_path: Path) -> None:
+    tensors = {name: (0, 8) if name.endswith("embed_tokens.weight") else shape for name, shape in _tensors().items()}
+    tensors = {name: (0, 8) if name == "lm_head.weight" else shape for name, shape in tensors.items()}
+    with pytest.raises(UserError, match=r"config\.json: .*at least 1"):
+        load_shape(_folder(tmp_path, {"model_type": "novel"}, tensors))
+
+
 def test_config_problems_are_user_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         read_config(tmp_path)
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(UserError, match="no JSON object"):
+        read_config(tmp_path)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(UserError, match="recursion"):
         read_config(tmp_path)
 
 
@@ -148,4 +188,5 @@ def test_hub_ids_are_found_in_the_cache_only(tmp_path: Path) -> None:
 def test_hub_cache_variables_win_in_order() -> None:
     home = Path("/home/u")
     assert hub_cache_dir({}, home) == home / ".cache/huggingface/hub"
+    assert hub_cache_dir({"XDG_CACHE_HOME": "/x"}, home) == Path("/x/huggingface/hub")
     assert hub_cache_dir({"HF_HUB_CACHE": "/c", "HF_HOME": "/h"}, home) == Path("/c")
