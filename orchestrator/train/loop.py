@@ -196,6 +196,9 @@ class Run:
             self.say(f"resuming at step {checkpoint.step} of {self.sampler.num_steps}")
             self.events.add("resumed", step=checkpoint.step, checkpoint=newest)
         else:
+            if metrics.exists():
+                self.say("no whole checkpoint: starting at step 0")
+            self.group.barrier()
             metrics.unlink(missing_ok=True)
             if self.config.eval.before:
                 self.evaluate_now()
