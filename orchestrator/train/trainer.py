@@ -61,8 +61,8 @@ class TokenMeter:
     """What this rank has seen since the last log line (summed over ranks at log steps only)."""
 
     tokens: int = 0
-    label_tokens: int = 0
-    correct: torch.Tensor | float = 0.0
+    label_tokens: torch.Tensor | int = 0
+    correct: torch.Tensor | int = 0
 
 
 class PlannedTrainer(SFTTrainer):  # type: ignore[misc]
@@ -138,8 +138,9 @@ class PlannedTrainer(SFTTrainer):  # type: ignore[misc]
         outputs = model(**inputs, use_cache=False, fused_lm_head=True)
         items = torch.as_tensor(outputs.label_mask.sum() if num_items_in_batch is None else num_items_in_batch)
         self.meter.tokens += int(inputs["input_ids"].numel())
+        # Kept on the device until the step ends: a number on the host would wait for the GPU each time.
         self.meter.correct = self.meter.correct + outputs.is_top1.detach().sum()
-        self.meter.label_tokens += int((inputs["labels"][:, 1:] != -100).sum())  # noqa: PLR2004
+        self.meter.label_tokens = self.meter.label_tokens + outputs.label_mask.sum()
         loss: torch.Tensor = -outputs.log_probs.sum() / items.clamp(min=1)
         return loss * self.settings.world_size
 

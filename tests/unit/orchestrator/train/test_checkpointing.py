@@ -89,7 +89,9 @@ def test_gradients_agree() -> None:
 
 @pytest.mark.parametrize("mode", ["none", "full"])
 def test_modes_reach_the_model(mode: str) -> None:
-    config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4
+    )
     model = get_peft_model(LlamaForCausalLM(config), LoraConfig(r=RANK, target_modules="all-linear"))
     enable_checkpointing(model, settings(mode), RANK)
     assert model.base_model.model.is_activation_checkpointing is (mode == "full")
