@@ -136,8 +136,16 @@ NCCL_ALPHA_SECONDS: Final = _constant(3e-5, "seconds per collective", "prior: la
 NETWORK_BYTES: Final = _constant(1.25 * GB, "bytes/s", "prior: 10 Gbit/s where no NIC rate was read")
 LINK_EFFICIENCY: Final = _constant(0.8, "of a link's rate", "published nccl-tests bus bandwidths lie at 0.75-0.9")
 H2D_BYTES: Final = _constant(12 * GB, "bytes/s", "prior: pinned copies over PCIe 4.0 x8 or 3.0 x16")
-ZERO3_MODULE_SECONDS: Final = _constant(
+ZERO3_MODULE_SECONDS_GPU: Final = _constant(
     6e-4, "seconds per module and gather", "prior: DeepSpeed's fetch and release hooks in Python"
+)
+ZERO3_MODULE_SECONDS_CPU: Final = _constant(
+    2e-3,
+    "seconds per module and gather",
+    f"{_MEASURED}: 28 modules, two gloo ranks, 0.43 s a step against 0.25 s of ddp",
+)
+EXTRA_THREAD_GAIN_CPU: Final = _constant(
+    0.3, "of a core for each further thread of a rank", f"{_MEASURED}: 0.1 at 256 hidden; wider models gain more"
 )
 NVME_BYTES: Final = _constant(2 * GB, "bytes/s", "prior: one PCIe 3.0 drive, reads")
 # Rate by nvidia-smi's label, where no link was measured: PCIe 4.0 x16 through a switch, host bridge, socket link.

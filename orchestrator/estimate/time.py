@@ -119,7 +119,7 @@ def _overhead(setting: Setting) -> TimeTerm:
         seconds /= min(1.0, setting.machine.cores)
     if setting.engine is Engine.zero3:
         gathers = zero3.gather_passes(recompute=_recompute(setting))
-        seconds += modules * gathers * c.ZERO3_MODULE_SECONDS.value
+        seconds += modules * gathers * (c.ZERO3_MODULE_SECONDS_GPU if gpu else c.ZERO3_MODULE_SECONDS_CPU).value
     why = f"Python and kernel launches of {modules} linear modules, {setting.accumulation} micro-steps"
     return TimeTerm(name="overhead", seconds=seconds * setting.accumulation, why=why)
 

@@ -169,7 +169,9 @@ def _rates(world: World, device: Device, known: Peak | None, precision: str) -> 
     flops = rates.get(PeakPrecision(precision)) or rates.get(PeakPrecision.fp32) or c.FALLBACK_FLOPS_GPU.value
     if world.is_gpu:
         return flops, known.memory_bytes_per_second
-    share = world.cores_per_rank / device.cores
+    # Threads of one rank wait for each other at every small product.
+    extra = max(0.0, world.cores_per_rank - 1) * c.EXTRA_THREAD_GAIN_CPU.value
+    share = (min(1.0, world.cores_per_rank) + extra) / device.cores
     return flops * share, known.memory_bytes_per_second * share
 
 

@@ -21,6 +21,7 @@ class DataStats:
         max_tokens: tokens of the longest training row.
         total_tokens: tokens of all training rows.
         source: how the numbers were found (`counted`, `sampled`, ...).
+        quantiles: lengths of equal shares of the rows, ascending; empty where only mean and longest are known.
     """
 
     rows: int
@@ -29,6 +30,7 @@ class DataStats:
     max_tokens: int
     total_tokens: int
     source: str
+    quantiles: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Reject counts that no set of rows can have."""
@@ -51,6 +53,7 @@ class BatchShape:
         padded: rows may need an attention mask (not packed).
         likely_longest_tokens: length the longest row probably has (what time goes by); 0 for
             `longest_tokens`.
+        quantiles: lengths of equal shares of the rows, ascending, cut like the rows.
     """
 
     real_tokens_per_row: float
@@ -58,16 +61,23 @@ class BatchShape:
     fixed: bool
     padded: bool
     likely_longest_tokens: int = 0
+    quantiles: tuple[int, ...] = ()
 
     def expected_tokens(self, rows: int) -> float:
         """Expected padded length of a micro-batch of `rows` rows, in tokens.
 
-        For lengths spread evenly around the mean up to the longest one, the longest of n rows lies
-        at mean + (longest - mean) (n - 1) / (n + 1).
+        With shares of known length l_1 <= ... <= l_m the longest of n rows lies in share i with
+        probability (i/m)^n - ((i-1)/m)^n. Without, lengths are taken as spread evenly around the
+        mean up to the longest one, which gives mean + (longest - mean) (n - 1) / (n + 1).
         """
         longest = self.likely_longest_tokens or self.longest_tokens
         if self.fixed:
             return float(longest)
+        if self.quantiles:
+            num = len(self.quantiles)
+            return sum(
+                tokens * (((i + 1) / num) ** rows - (i / num) ** rows) for i, tokens in enumerate(self.quantiles)
+            )
         spread = longest - self.real_tokens_per_row
         return self.real_tokens_per_row + spread * (rows - 1) / (rows + 1)
 
@@ -93,6 +103,7 @@ def batch_shape(stats: DataStats, *, seq_len: int, packing: bool, pads_to_seq_le
         fixed=packing or static,
         padded=not packing,
         likely_longest_tokens=likely,
+        quantiles=() if packing or static else tuple(min(seq_len, tokens) for tokens in stats.quantiles),
     )
 
 

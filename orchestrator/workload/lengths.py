@@ -20,6 +20,7 @@ MAX_COUNTED_ROWS = 512
 MAX_COUNTED_CHARS = 20_000  # of one row: tokenizers take about 5 MB of text a second on one core
 _ROWS_PER_CALL = 64  # encodings hold much more than the ids, so not all of them are kept at once
 _MAX_SPREAD = 1.5  # an odd short row must not stand for the longest ones
+_NUM_QUANTILES = 32
 _TOKENS_PER_TURN = 5  # role markers and line ends of a usual chat template
 _TOKENS_PER_CHAR = 0.3  # English text and code under a 32k vocabulary; used without a tokenizer
 
@@ -59,7 +60,15 @@ def data_stats(samples: Samples, folder: Path) -> DataStats:
         max_tokens=max(longest),
         total_tokens=sum(tokens),
         source=source,
+        quantiles=_quantiles(tokens),
     )
+
+
+def _quantiles(tokens: Sequence[int]) -> tuple[int, ...]:
+    """Lengths of up to 32 equal shares of the rows: the middle of each share."""
+    ordered = sorted(tokens)
+    num = min(_NUM_QUANTILES, len(ordered))
+    return tuple(ordered[(2 * i + 1) * len(ordered) // (2 * num)] for i in range(num))
 
 
 def _row_tokens(sample: Sample, text_tokens: float) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
 
-from orchestrator.workload.batch import DataStats, batch_shape, rows_per_epoch
+from orchestrator.workload.batch import BatchShape, DataStats, batch_shape, rows_per_epoch
 
 
 def _stats(mean: float = 100.0, most: int = 180) -> DataStats:
@@ -42,3 +43,12 @@ def test_memory_allows_for_more_than_the_estimated_longest_row() -> None:
 def test_impossible_counts_are_refused() -> None:
     with pytest.raises(ValueError, match="mean_tokens"):
         _stats(mean=200.0)
+
+
+def test_expected_longest_of_known_lengths() -> None:
+    """The closed form against drawing micro-batches from the lengths themselves."""
+    lengths = (20, 30, 30, 35, 40, 45, 60, 120)
+    shape = BatchShape(real_tokens_per_row=47.5, longest_tokens=120, fixed=False, padded=True, quantiles=lengths)
+    for rows in (1, 2, 4):
+        drawn = [max(draw) for draw in itertools.product(lengths, repeat=rows)]
+        assert shape.expected_tokens(rows) == pytest.approx(sum(drawn) / len(drawn))
