@@ -146,8 +146,11 @@ def _write_files(request: Request) -> None:
     for file in request.files:
         path = Path(file.path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(file.text)
-        path.chmod(file.mode)
+        # Whole or not at all: a run killed here must find its former plan again.
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(file.text)
+        temporary.chmod(file.mode)
+        temporary.replace(path)
 
 
 @contextmanager

@@ -34,6 +34,10 @@ class StopFlag:
     def _remember(self, _number: int, _frame: FrameType | None) -> None:
         self._signalled = True
 
+    def obeyed(self) -> None:
+        """Take the file away, so that the run can be continued."""
+        self._path.unlink(missing_ok=True)
+
     def is_set(self) -> bool:
         """Return whether this rank has seen a request."""
         return self._signalled or self._path.exists()
@@ -97,6 +101,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.stop = StopFlag(settings.run_dir)
         self.stopped = False
         self.losses: dict[int, float] = {}
+        self._accuracy = math.nan
         self.trainer: PlannedTrainer | None = None
         self.on_start: Callable[[], None] = lambda: None
         self.on_first_step: Callable[[], None] = lambda: None

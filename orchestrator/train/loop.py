@@ -264,6 +264,7 @@ class Run:
         if self.settings.is_main:
             body = summarise(self, status="stopped" if stopped else "done")
             write_json(self.settings.run_dir / "summary.json", body)
+            self.callback.stop.obeyed()
             self.events.add(body["status"], step=self.trainer.state.global_step)
         self.group.barrier()
 
