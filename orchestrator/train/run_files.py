@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -11,9 +12,12 @@ from typing import Any
 
 
 def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one record as a line of its own."""
+    """Append one record as a line of its own; infinities and NaN, which JSON has not, become null."""
+    finite = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()
+    }
     with path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(record) + "\n")
+        stream.write(json.dumps(finite, allow_nan=False) + "\n")
 
 
 def write_json(path: Path, body: Mapping[str, Any]) -> None:

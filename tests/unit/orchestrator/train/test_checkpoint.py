@@ -81,6 +81,12 @@ def test_generators_continue() -> None:
     assert torch.equal(drawn[2], again[2])
 
 
+def test_metrics_are_json_even_when_a_loss_is_not_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    append_json_line(path, {"step": 1, "loss": float("nan"), "grad_norm": float("inf")})
+    assert path.read_text() == '{"step": 1, "loss": null, "grad_norm": null}\n'
+
+
 def test_metrics_after_a_checkpoint_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     for step in range(5):
