@@ -13,18 +13,23 @@ from typing import Any
 
 def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
     """Append one record as a line of its own; infinities and NaN, which JSON has not, become null."""
-    finite = {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()
-    }
     with path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(finite, allow_nan=False) + "\n")
+        stream.write(json.dumps(_finite(record), allow_nan=False) + "\n")
 
 
 def write_json(path: Path, body: Mapping[str, Any]) -> None:
     """Write a file whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(_finite(body), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     temporary.replace(path)
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    if isinstance(value, Mapping):
+        return {name: _finite(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
