@@ -36,6 +36,8 @@ def _trained_line(summary: Mapping[str, Any]) -> str:
 
 def _loss_line(summary: Mapping[str, Any]) -> str:
     before, after = summary["eval_loss_before"], summary["eval_loss_after"]
+    if after is None and summary.get("eval_row_losses") is not None:
+        return "Loss      the held-out loss is not a number: lower optimizer.lr, or use precision=bf16 or fp32"
     if after is None:
         return "Loss      no held-out rows"
     if before is None:
