@@ -43,7 +43,7 @@ def test_predicted_against_measured(plan: Plan) -> None:
     (row,) = [line.split() for line in text.splitlines() if line.startswith("step time")]
     assert row == ["step", "time", "0.500", "s", "1.000", "s", "2.00"]
     assert "800.0 MiB" in text
-    assert "2.00 GiB" in text
+    assert "2.0 GiB" in text
     assert "/runs/a/adapter" in text
 
 
