@@ -235,11 +235,15 @@ class _Stop:
         return self._deadline is not None
 
     def advance(self, child: subprocess.Popen[bytes], num_caught: int) -> None:
-        """Take the next step when a signal came or the time of the last one is up."""
+        """Take a step for each signal that came, and one when the time of the last step is up."""
         is_late = self._deadline is not None and time.monotonic() > self._deadline
-        if num_caught == self._num_seen and not is_late:
-            return
+        num_steps = num_caught - self._num_seen + is_late
         self._num_seen = num_caught
+        for _ in range(num_steps):
+            self._step(child)
+            self._deadline = time.monotonic() + self._grace_seconds
+
+    def _step(self, child: subprocess.Popen[bytes]) -> None:
         if self._ask is not None:
             self._ask()
             self._ask = None
@@ -249,7 +253,6 @@ class _Stop:
             self._is_terminated = True
         else:
             self.is_over = True
-        self._deadline = time.monotonic() + self._grace_seconds
 
 
 def _watch(family: _Family, output: _Output, caught: list[signal.Signals], stop: _Stop) -> None:

@@ -52,8 +52,7 @@ def test_static_padding_changes_only_the_shape(trained: Trained, plain: list[flo
 
 
 def test_packing_trains(runs: Any, trained: Trained) -> None:
-    losses, summary = trained("packed", "engine=ddp", "data.packing=true", "batch.global=4")
-    assert losses[-1] < losses[0]
+    _, summary = trained("packed", "engine=ddp", "data.packing=true", "batch.global=4")
     stats = json.loads((runs.root / "packed" / "data" / "stats.json").read_text())["train"]
     assert stats["packed_rows"] < stats["rows"] / 2
     assert summary["eval_loss_after"] < summary["eval_loss_before"]
