@@ -58,7 +58,7 @@ def gather(config: RunConfig, *, download: bool = False) -> Inputs:
     problems: list[Problem] = []
     found = _tried(lambda: _model(config, download=download), problems)
     samples = _tried(lambda: load_samples(data_source(config.data, config.seed)), problems)
-    machine = _tried(lambda: machine_of(config), problems)
+    machine = _tried(lambda: _machine_to_plan_for(config), problems)
     _tried(lambda: check_nvme(config), problems)
     if problems or found is None or samples is None or machine is None:
         raise UserError(*problems)
@@ -83,6 +83,22 @@ def _model(config: RunConfig, *, download: bool) -> tuple[Path, ModelShape]:
     if problems or model is None:
         raise UserError(*problems)
     return folder, model
+
+
+def _machine_to_plan_for(config: RunConfig) -> Topology:
+    """The machine, with the memory that a matrix of links alone does not tell."""
+    machine = machine_of(config)
+    silent = [device.id for device in machine.devices if not device.memory_bytes]
+    silent += [host.name for host in machine.hosts if not host.memory_bytes]
+    if silent:
+        raise UserError(
+            Problem(
+                where=f"topology={config.topology.path or 'probe'}",
+                found=f"it does not tell the memory of {', '.join(silent[:4])}",
+                remedy="Plan with a file that `trainmaster probe save=FILE` wrote on that machine.",
+            )
+        )
+    return machine
 
 
 def located(config: RunConfig) -> RunConfig:

@@ -49,7 +49,7 @@ def read_affinity(tail: str, columns: tuple[str, ...]) -> Affinity:
     words = tail.split()
     damaged = [word for word in words if _is_damaged(word)]
     if damaged:
-        return Affinity(faults=tuple(f"{word!r} is no list of CPUs or nodes" for word in damaged))
+        return Affinity(faults=tuple(f"{word[:40]!r} is no list of CPUs or nodes" for word in damaged))
     if not all(word in {"N/A", "-1"} or _LIST.fullmatch(word) for word in words):
         return Affinity(notes=(f"{tail.strip()[:40]!r} after the labels is not understood and left out",))
     return _node(tail, words, columns)

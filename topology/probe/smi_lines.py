@@ -15,6 +15,7 @@ ASKED: Final = "a topology from nvidia-smi text"
 REMEDY: Final = "give the whole output of `nvidia-smi topo -m`, unedited"
 MAX_CHARS: Final = 1 << 20  # a full matrix of 256 columns has half of it
 MAX_COLUMNS: Final = 256
+MAX_LINES: Final = 20_000
 MAX_PROBLEMS: Final = 20
 
 # Colours also as logs and web pages leave them: `^[[4m`, or `[4m` with the escape character lost.
@@ -26,7 +27,7 @@ _NAME: Final = re.compile(r"[A-Za-z][\w.:-]{0,63}")
 GPU: Final = re.compile(r"GPU\d{1,4}")
 _KNOWN_NAME: Final = re.compile(r"GPU\d{1,4}|NIC\d{1,4}|mlx\d_\d{1,4}")
 _GLUED_NAMES: Final = re.compile(rf"(?:{_KNOWN_NAME.pattern})+")
-HEADER_WORD: Final = re.compile(rf"{_GLUED_NAMES.pattern}|CPU|NUMA|Node|Affinity|GPU|ID")
+HEADER_WORD: Final = re.compile(_GLUED_NAMES.pattern + r"|[a-z]{2,12}\d\w{0,50}|CPU|NUMA|Node|Affinity|GPU|ID")
 _CELL: Final = re.compile(r"(?!(?:GPU|NIC|CPU|NUMA)\d*$)[A-Z][A-Z0-9]{0,3}\d{0,3}")
 LABEL: Final = re.compile(r"X|NV[1-9]\d{0,2}|NVB|C2C|PIX|PXB|PHB|NODE|SYS|SOC")
 P2P: Final = frozenset({"OK", "NS", "CNS", "GNS", "TNS", "DR", "NA", "U"})  # `topo -p2p`, often in the same log
@@ -45,6 +46,9 @@ def check_is_text(text: str) -> None:
     """Refuse what is too long to be such an output, before reading it, and what is no text."""
     if len(text) > MAX_CHARS:
         raise failure([f"{len(text)} characters, more than {MAX_CHARS}: line 1 begins {text[:40]!r}"])
+    lines = text.count("\n") + text.count("\r") - text.count("\r\n") + 1
+    if lines > MAX_LINES:
+        raise failure([f"{lines} lines, more than {MAX_LINES}"])
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise failure([f"line {line}: a NUL character: binary data, or UTF-16 read as something else"])

@@ -18,6 +18,7 @@ from topology.probe.smi_lines import (
     LEGEND,
     MAX_CHARS,
     MAX_COLUMNS,
+    MAX_LINES,
     MAX_PROBLEMS,
     P2P,
     cells_of,
@@ -67,6 +68,7 @@ class _Row:
 class _Block:
     # A header and the rows found below it, while it is read.
     line: int
+    num_lines: int
     names: tuple[str, ...]
     columns: tuple[str, ...]
     rows: dict[str, _Row] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class _Block:
 
 def recognises(text: str) -> bool:
     """Whether the text holds something like a row of such a matrix, be it damaged or of another vendor."""
-    return any(_is_gpu_row(line) for line in clean(text[:MAX_CHARS]))
+    return any(_is_gpu_row(line) for line in clean(text[:MAX_CHARS])[:MAX_LINES])
 
 
 def read_matrices(text: str) -> tuple[SmiMatrix, ...]:
@@ -106,7 +108,7 @@ def _blocks(lines: Sequence[str]) -> tuple[list[_Block], list[str]]:
         block = _header(lines, at)
         if block is not None:
             blocks.append(block)
-            at = _read_rows(lines, at + 1 + _continuation(lines, at), block)
+            at = _read_rows(lines, at + block.num_lines, block)
             continue
         if _is_gpu_row(lines[at]) and len(orphans) < MAX_PROBLEMS:
             orphans.append(f"line {at + 1}: a row of a matrix without the header above it")
@@ -120,23 +122,25 @@ def _header(lines: Sequence[str], at: int) -> _Block | None:
     names, columns = header_parts(lines[at])
     if not names:
         return None
-    more = _continuation(lines, at)
+    more = _continuation(lines, at, names)
     if more:
         names, columns = header_parts(" ".join(lines[at : at + 1 + more]))
-    block = _Block(line=at + 1, names=names, columns=columns)
+    block = _Block(line=at + 1, num_lines=1 + more, names=names, columns=columns)
     if len(names) > MAX_COLUMNS:
         block.problems.append(f"line {at + 1}: {len(names)} columns, more than {MAX_COLUMNS}")
         block.names = ()
     return block
 
 
-def _continuation(lines: Sequence[str], at: int) -> int:
+def _continuation(lines: Sequence[str], at: int, first: Sequence[str]) -> int:
     # A mail program may break a long header: lines of column names alone belong to it.
-    names = set(header_parts(lines[at])[0])
+    names = set(first)
     count = 0
     for line in lines[at + 1 : at + 1 + MAX_COLUMNS]:
         words = line.split()
         if not words or words[0] in names or not all(HEADER_WORD.fullmatch(word) for word in words):
+            break
+        if not names.isdisjoint(header_parts(line)[0]):  # a header of its own, whose names are glued
             break
         names.update(words)
         count += 1
@@ -238,7 +242,7 @@ def _nothing(blocks: Sequence[_Block]) -> str:
         line = next(block.line for block in blocks if _is_p2p(block))
         return f"line {line}: a matrix of `nvidia-smi topo -p2p`, which tells permissions and no distances"
     if blocks:
-        return f"line {blocks[0].line}: the header of a matrix without a row below it"
+        return f"no matrix: line {blocks[0].line} may be a header, but no row stands below it"
     return "no matrix in the whole text, from line 1 on: no header with a column GPU0"
 
 

@@ -44,13 +44,19 @@ def _labels(host: Host) -> dict[str, str]:
 
 
 def _header(host: Host) -> str:
-    memory = format_bytes(host.memory_bytes)
+    memory = _bytes(host.memory_bytes)
     if host.memory_limit_bytes is not None:
         memory += " (control-group limit)"
     if host.available_memory_bytes is not None:
         memory += f", {format_bytes(host.available_memory_bytes)} available"
     cpu = f", {host.cpu_name}" if host.cpu_name else ""
-    return f"host {host.name}: {_count(host.cores, 'core')} on {_count(host.sockets, 'socket')}, {memory}{cpu}"
+    cores = _count(host.cores, "core") if host.cores else "? cores"
+    return f"host {host.name}: {cores} on {_count(host.sockets, 'socket')}, {memory}{cpu}"
+
+
+def _bytes(size_bytes: int) -> str:
+    """A size; 0 stands for one that the source did not tell."""
+    return format_bytes(size_bytes) if size_bytes else "?"
 
 
 def _count(number: int, noun: str) -> str:
@@ -65,7 +71,7 @@ def _device_table(host: Host, labels: dict[str, str]) -> str:
             [
                 labels[device.id],
                 device.name,
-                format_bytes(device.memory_bytes),
+                _bytes(device.memory_bytes),
                 _UNKNOWN if free is None else format_bytes(free),
                 _shown(device.numa),
                 _arch(device),

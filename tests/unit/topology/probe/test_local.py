@@ -48,9 +48,10 @@ def test_recorded_readings_are_assembled(tmp_path: Path, made: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("<system version='1'>", "XML"),
-        ("\tGPU0\tGPU1\nGPU0\t X \tPIX", "nvidia-smi topo -m"),
-        ("{", "no JSON"),
+        ("<graphs version='1'/>", "XML"),
+        ("<system version='1'>", "line"),
+        ("\tGPU0\tGPU1\nGPU0\t X \tPIX", "line 2"),
+        ("{", "nor JSON"),
         ("{}", "schema None"),
         ("[1]", "a JSON list"),
     ],
@@ -86,3 +87,19 @@ def test_importing_and_probing_load_nothing_heavy() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout.strip() == ""
+
+
+def test_a_matrix_and_a_tree_are_recognised(tmp_path: Path) -> None:
+    matrix = tmp_path / "box 1.txt"
+    matrix.write_text("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-7\nGPU1\tNV4\t X \t0-7\n")
+    topology = read_topology(matrix)
+    assert [pair.kind for pair in topology.pairs] == ["NV4"]
+    assert topology.hosts[0].name == "box-1"
+    tree = tmp_path / "tree.xml"
+    tree.write_text(
+        '<system version="1"><cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">'
+        '<pci busid="0000:01:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"><gpu dev="0" sm="80"/></pci>'
+        '<pci busid="0000:02:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"><gpu dev="1" sm="80"/></pci>'
+        "</cpu></system>"
+    )
+    assert len(read_topology(tree).gpus) == 2

@@ -1,0 +1,252 @@
+"""nvidia-smi's matrix in hand-made wild forms, and what must be refused."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from topology.codec import from_json, to_json
+from topology.errors import TopologyError
+from topology.model import Topology
+from topology.probe.smi import parse_smi, parse_smi_matrices, recognises
+from topology.probe.smi_text import read_matrices
+
+DATA = Path(__file__).parent / "data"
+PAIR = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+GOOD = PAIR + "GPU0\t X \tNV4\t0-7\t0\t\tN/A\nGPU1\tNV4\t X \t8-15\t1\t\tN/A\n"
+
+
+def kinds(topology: Topology) -> dict[str, str]:
+    return {f"{pair.a} {pair.b}": pair.kind for pair in topology.pairs}
+
+
+def numa(topology: Topology) -> list[int | None]:
+    return [device.numa for device in topology.gpus]
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(TopologyError) as caught:
+        parse_smi(text, host="box")
+    assert all("line" in problem for problem in caught.value.problems if not problem.endswith(" more"))
+    return caught.value.found
+
+
+def test_a_plain_matrix() -> None:
+    topology = parse_smi(GOOD, host="box")
+    assert [device.id for device in topology.gpus] == ["box/gpu0", "box/gpu1"]
+    assert [device.index for device in topology.gpus] == [0, 1]
+    assert {device.name for device in topology.gpus} == {"unknown GPU"}
+    assert kinds(topology) == {"box/gpu0 box/gpu1": "NV4"}
+    assert numa(topology) == [0, 1]
+    assert "unknown" in topology.warnings[0]
+    assert from_json(to_json(topology)) == topology
+
+
+def test_mail_with_two_matrices_a_broken_header_colours_a_fence_and_a_p2p_matrix() -> None:
+    text = (DATA / "smi_mail.txt").read_text(encoding="utf-8")
+    before, after = parse_smi_matrices(text, host="box")
+    assert kinds(before) == {"box/gpu0 box/gpu1": "SYS"}
+    assert [nic.id for nic in before.nics] == ["box/mlx5_0", "box/rocep1s0f1"]
+    assert kinds(after) == {"box/gpu0 box/gpu1": "NV4"}
+    assert numa(before) == numa(after) == [0, 1]
+    assert read_matrices(text)[0].cells[1] == ("SYS", "X", "SYS", "PHB")
+    assert "2 matrices, with headers at lines 4, 24" in refusal(text)
+
+
+def test_a_markdown_table() -> None:
+    topology = parse_smi((DATA / "smi_table.md").read_text(encoding="utf-8"), host="box")
+    assert list(kinds(topology).values()) == ["PXB", "SYS", "SYS"]
+    assert numa(topology) == [0, 0, 1]
+
+
+WILD = {
+    "no leading tab": GOOD.lstrip(),
+    "collapsed spaces": " ".join(GOOD.replace("\n", "\0").split(" ")).replace("\t", " ").replace("\0", "\n"),
+    "underlined": GOOD.replace("GPU0", "\x1b[4mGPU0", 1).replace("ID", "ID\x1b[0m", 1),
+    "caret notation": GOOD.replace("GPU0", "^[[4mGPU0", 1).replace("ID", "ID^[[0m", 1),
+    "quoted": "".join(f"> > {line}\n" for line in GOOD.splitlines()),
+    "glued quotes": "".join(f">{line}\n" for line in GOOD.splitlines()),
+    "commented": "".join(f"# {line}\n" for line in GOOD.splitlines()),
+    "log prefix": "".join(f"2024-01-02 03:04:05 node7 INFO: {line}\n" for line in GOOD.splitlines()),
+    "fenced": f"```text\n{GOOD}```\n",
+    "windows": "\ufeff" + GOOD.replace("\n", "\r\n"),
+    "double spaced": GOOD.replace("\n", "\n\n"),
+    "glued names": GOOD.replace("GPU0\tGPU1", "GPU0GPU1", 1),
+    "glued affinities": GOOD.replace("Affinity\tNUMA", "AffinityNUMA", 1),
+    "broken lines": GOOD.replace("GPU1\tCPU", "GPU1\nCPU", 1).replace("NV4\t0-7", "\nNV4\n0-7", 1),
+    "prose about it": f"We joined GPU0 GPU1 by a bridge.\nGPU0 and GPU1:\n{GOOD}GPU1 is the hot one\n",
+}
+
+
+@pytest.mark.parametrize("form", WILD)
+def test_wild_forms(form: str) -> None:
+    topology = parse_smi(WILD[form], host="box")
+    assert recognises(WILD[form])
+    assert list(kinds(topology).values()) == ["NV4"]
+    assert numa(topology) == [0, 1]
+
+
+def test_old_drivers_words() -> None:
+    rows = "GPU0\t X \tSOC\tPIX\t0-7\nGPU1\tSOC\t X \tSOC\t8-15\nmlx4_0\tPIX\tSOC\t X \n"
+    text = "\tGPU0\tGPU1\tmlx4_0\tCPU Affinity\n" + rows
+    topology = parse_smi(text, host="box")
+    assert list(kinds(topology).values()) == ["SYS"]
+    assert [nic.name for nic in topology.nics] == ["mlx4_0"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "tail", "node"),
+    [
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "\t\t1\t\tN/A", 1),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "\t0\t1\t\tN/A", 1),
+        ("CPU Affinity\tNUMA Affinity", "\t0-31\t\tN/A", None),
+        ("CPU Affinity\tNUMA Affinity", "  0-11   N/A", None),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "   0-71   3,29-35   28", 3),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "   0-7, 16-23   2   N/A", 2),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "      0      N/A", None),
+        ("CPU Affinity", "  0-23   2   ", 2),
+        ("CPU Affinity", "  0-23", None),
+        ("Node Affinity  CPU Affinity", "  6   96-111", 6),
+        ("", "    NUMA 1", 1),
+        ("", "", None),
+        ("CPU Affinity\tNUMA Affinity", "  0-23  0  <- the new one", None),
+    ],
+)
+def test_the_numa_node_of_a_row(columns: str, tail: str, node: int | None) -> None:
+    assert numa(parse_smi(f"\tGPU0\t{columns}\nGPU0\t X {tail}\n", host="box")) == [node]
+
+
+def matrix(*rows: str, names: str = "") -> str:
+    names = names or " ".join(f"GPU{at}" for at in range(len(rows)))
+    return "\n".join([f"  {names}", *(f"{name} {row}" for name, row in zip(names.split(), rows, strict=True))])
+
+
+REFUSED = {
+    "nothing": ("", "no matrix"),
+    "prose": ("GPU0 and GPU1 are far apart", "no matrix"),
+    "json": ('{"schema": 1}', "no matrix"),
+    "a header alone": ("  GPU0 GPU1 CPU Affinity\n", "no matrix: line 1 may be a header"),
+    "no header": ("GPU0 X NV4\nGPU1 NV4 X\n", "line 1: a row of a matrix without the header"),
+    "rows missing": ("  GPU0 GPU1\nGPU0 X NV4\n", "the matrix ends without the rows GPU1"),
+    "a row cut": ("  GPU0 GPU1\nGPU0 X NV4\nGPU1 NV4\n", "line 3: row GPU1 has 1 labels for 2 columns"),
+    "a label too many": (matrix("X PIX PIX", "PIX X"), "line 2: row GPU0 has 3 labels for 2"),
+    "a row twice": ("  GPU0 GPU1\nGPU0 X PIX\nGPU0 X PIX\nGPU1 PIX X", "line 3: row GPU0 for the second time"),
+    "a row without a column": (matrix("X PIX", "PIX X") + "\nNIC0 PIX PIX", "line 4: row NIC0 has no column"),
+    "a column twice": ("  GPU0 GPU0\nGPU0 X PIX\n", "line 1: a column name more than once"),
+    "another vendor": (matrix("X HT", "HT X"), "line 2: row GPU0 has HT, no label"),
+    "the diagonal moved": (matrix("PIX X", "X PIX"), "line 2: row GPU0 has X under GPU1 instead of under GPU0"),
+    "no diagonal": (matrix("PIX PIX", "PIX X"), "X under no column"),
+    "asymmetric": (matrix("X PIX", "SYS X"), "lines 2 and 3: GPU0 - GPU1 is PIX one way and SYS the other"),
+    "NVLink one way": (matrix("X NV4", "SYS X"), "is NV4 one way"),
+    "no tree": (matrix("X PIX SYS", "PIX X PIX", "SYS PIX X"), "line 2: GPU0 - GPU2 is SYS, but GPU0 - GPU1 - GPU2"),
+    "p2p": (matrix("X OK", "OK X"), "line 1: a matrix of `nvidia-smi topo -p2p`"),
+    "damaged affinity": ("  GPU0 CPU Affinity\nGPU0 X -31,64-95", "line 2: row GPU0: '-31,64-95' is no list"),
+    "NIC names twice": (
+        matrix("X PIX PIX", "PIX X PIX", "PIX PIX X", names="GPU0 NIC0 NIC1") + "\nNIC0: mlx5_0\nNIC1: mlx5_0",
+        "line 1: two NICs of this matrix have the name mlx5_0",
+    ),
+    "UTF-16": ("line\n" + "\0".join(GOOD), "line 2: a NUL character"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals_name_the_line_and_the_reason(case: str) -> None:
+    text, reason = REFUSED[case]
+    assert reason in refusal(text)
+
+
+def test_all_problems_come_at_once() -> None:
+    with pytest.raises(TopologyError) as caught:
+        parse_smi(matrix("X PIX HT", "PIX X", "HT"), host="box")
+    assert len(caught.value.problems) == 3
+
+
+def test_a_tree_is_checked_over_nics_and_around_nvlink() -> None:
+    names = "GPU0 GPU1 NIC0"
+    parse_smi(matrix("X NV4 PIX", "NV4 X SYS", "PIX SYS X", names=names), host="box")  # NVLink hides a SYS
+    names = "GPU0 GPU1 NIC0 NIC1"
+    rows = ("X NV4 PIX SYS", "NV4 X PIX PIX", "PIX PIX X NODE", "SYS PIX NODE X")
+    assert "NODE" in refusal(matrix(*rows, names=names)) or "SYS" in refusal(matrix(*rows, names=names))
+
+
+def test_odd_but_possible_machines_are_read_with_a_warning() -> None:
+    unequal = parse_smi(matrix("X NV12", "NV10 X"), host="box")
+    assert list(kinds(unequal).values()) == ["NV10"]
+    assert "smaller count" in unequal.warnings[1]
+    degraded = matrix("X NV12 SYS SYS", "NV12 X SYS SYS", "SYS SYS X NV10", "SYS SYS NV10 X")
+    assert "GPU2, GPU3: fewer NVLinks" in parse_smi(degraded, host="box").warnings[1]
+    mesh = matrix("X NV1 NV2", "NV1 X NV2", "NV2 NV2 X")
+    assert len(parse_smi(mesh, host="box").warnings) == 1
+    flat = "  GPU0 GPU1 CPU Affinity NUMA Affinity\nGPU0 X {} 0-3 0\nGPU1 {} X 0-3 {}"
+    assert "SYS although on one NUMA node" in parse_smi(flat.format("SYS", "SYS", 0), host="box").warnings[1]
+    assert "nearer than SYS" in parse_smi(flat.format("PHB", "PHB", 1), host="box").warnings[1]
+
+
+def test_a_label_that_a_topology_cannot_hold_leaves_its_pair_unknown() -> None:
+    topology = parse_smi(matrix("X NVB", "NVB X"), host="box")
+    assert topology.pairs == ()
+    assert "GPU0 - GPU1: NVB" in topology.warnings[-1]
+
+
+def test_recognises_damaged_and_foreign_matrices_but_no_other_text() -> None:
+    assert recognises(matrix("X HT", "HT X"))
+    assert recognises("GPU0 X NV4\n")
+    assert not recognises("GPU0 and GPU1 are far apart")
+    assert not recognises('<system version="1"/>')
+    assert not recognises("")
+
+
+WIDE = "  " + " ".join(f"GPU{at}" for at in range(10_000))
+HOSTILE = {
+    "100 MB": lambda: "GPU0 X\n" * 15_000_000,
+    "NULs": lambda: "\0" * 1_000_000,
+    "binary": lambda: bytes(range(1, 256)).decode("latin-1") * 4_000,
+    "10,000 columns": lambda: f"{WIDE}\nGPU0 X{' SYS' * 9_999}\n",
+    "one long line": lambda: "GPU0 " * 200_000,
+    "rows without end": lambda: "GPU0 X NV4\n" * 90_000,
+    "headers without end": lambda: "GPU0\n" * 200_000,
+    "a header of many lines": lambda: "GPU0\n" + "".join(f"NIC{at}\n" for at in range(9_999)),
+    "escapes": lambda: "\x1b[" * 500_000,
+    "brackets": lambda: "[0;" * 340_000,
+    "glued": lambda: "GPU1" * 250_000 + "!",
+    "blanks": lambda: "GPU0" + " " * 1_000_000 + "X",
+    "affinities": lambda: "CPU NUMA GPU " * 75_000,
+    "digits": lambda: f"  GPU0 NUMA Affinity\nGPU0 X {'1' * 1_000_000}",
+    "commas": lambda: f"  GPU0 NUMA Affinity\nGPU0 X {'1,' * 500_000}",
+    "legends": lambda: "  GPU0\nGPU0 X\n" + "NIC0:" * 200_000,
+    "full": lambda: matrix(*(" ".join("X" if a == b else "NODE" for b in range(257)) for a in range(257))),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_text_is_refused_in_time_and_memory(case: str) -> None:
+    text = HOSTILE[case]()
+    start = time.perf_counter()
+    recognises(text)
+    if case == "legends":
+        parse_smi(text, host="box")
+    else:
+        assert len(refusal(text)) < 5_000
+    assert time.perf_counter() - start < 2
+
+
+def test_hostile_text_takes_bounded_memory() -> None:
+    text = HOSTILE["100 MB"]()
+    tracemalloc.start()
+    with pytest.raises(TopologyError):
+        parse_smi(text, host="box")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+def test_the_largest_matrix_is_read_in_time() -> None:
+    rows = [
+        " ".join("X" if a == b else "SYS" if a // 128 != b // 128 else "NODE" for b in range(256)) for a in range(256)
+    ]
+    start = time.perf_counter()
+    assert len(parse_smi(matrix(*rows), host="box").pairs) == 256 * 255 // 2
+    assert time.perf_counter() - start < 5
