@@ -18,10 +18,15 @@ setup: $(STAMP)
 
 # torch comes first: DeepSpeed's own build imports it, so it is built without isolation.
 $(STAMP): requirements.lock pyproject.toml
+	@echo "Setting up $(VENV): a few minutes, most of them for torch ($(TORCH))."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c requirements.lock $(TORCH_ARGS) $(TORCH)
+	@echo "1/4 torch"
+	$(BIN)/python -m pip install --disable-pip-version-check -c requirements.lock $(TORCH_ARGS) $(TORCH)
+	@echo "2/4 build tools"
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c requirements.lock setuptools wheel hatchling editables ninja py-cpuinfo packaging
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -r requirements.lock
+	@echo "3/4 the other packages of requirements.lock"
+	$(BIN)/python -m pip install --disable-pip-version-check --no-build-isolation -r requirements.lock
+	@echo "4/4 trainmaster"
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
 	touch $@
 

@@ -181,7 +181,7 @@ def _fresh(config: RunConfig) -> Path:
             Problem(
                 where=f"run_dir={config.run_dir}",
                 found=f"it already holds a run ({', '.join(held)})",
-                remedy="Add resume=true to continue that run, or give another run_dir.",
+                remedy="Add resume=true to continue that run once it has ended, or give another run_dir.",
             )
         )
     return path

@@ -103,13 +103,16 @@ def run_attempt(attempt: Attempt, run: RunDir, say: Callable[[str], None]) -> di
         with run_lock(str(run.path)), _restored_on_refusal(run):
             for name in ("summary.json", STOP_FILE):
                 (run.path / name).unlink(missing_ok=True)
-            say("preparing the rows")
+            say("preparing the rows (loading the tokenizer's libraries takes some seconds)")
             _run(attempt.prepare, run, say, what="preparing the rows")
             say(f"starting the ranks ({attempt.launch.backend.value})")
             outcome = _run(attempt.launch, run, say, what="the run")
+            return _result(outcome, run)
     except LaunchError as error:
         raise UserError(Problem(where=error.asked, found=error.found, remedy=error.remedy)) from error
-    return _result(outcome, run)
+    except RunFailed as error:
+        _write_failure(run, error)
+        raise
 
 
 @contextmanager
@@ -181,6 +184,13 @@ def _ask_to_stop(run: RunDir, say: Callable[[str], None]) -> None:
     (run.path / STOP_FILE).touch()
 
 
+def _write_failure(run: RunDir, error: RunFailed) -> None:
+    """Leave a summary for scripts: the ranks could not write theirs."""
+    reason = "; ".join(problem.found.split(". Last lines", maxsplit=1)[0] for problem in error.problems)
+    body = {"schema": 1, "status": "failed", "reason": reason}
+    (run.path / "summary.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+
+
 def _user_error(text: str) -> UserError:
     body = json.loads(text)
     error = UserError(*(Problem(**problem) for problem in body["problems"]))
@@ -188,12 +198,27 @@ def _user_error(text: str) -> UserError:
     return error
 
 
+def _cause(outcome: Outcome, tail: deque[str]) -> str:
+    """Say in a few words what ended the command, where a signal did."""
+    found = re.search(r"Root Cause.*?rank *: (\d+).*?exitcode *: -(\d+)", "\n".join(tail), re.DOTALL)
+    if found is not None:
+        return f"rank {found[1]} was ended by {_signal_name(int(found[2]))}"
+    if outcome.returncode < 0:
+        return f"the launcher was ended by {_signal_name(-outcome.returncode)}"
+    return f"it ended with code {outcome.returncode}"
+
+
+def _signal_name(number: int) -> str:
+    name = signal.Signals(number).name if number in {item.value for item in signal.Signals} else f"signal {number}"
+    return f"{name} (by somebody, or by the kernel for want of memory: see dmesg)" if number == signal.SIGKILL else name
+
+
 def _failed(what: str, outcome: Outcome, tail: deque[str]) -> RunFailed:
     lines = _failed_rank_lines(outcome, tail) or [line for line in tail if line.strip()][-_TAIL_LINES:]
     return RunFailed(
         Problem(
             where=what,
-            found=f"ended with code {outcome.returncode}. Last lines:\n  " + "\n  ".join(lines),
+            found=f"{_cause(outcome, tail)}. Last lines:\n  " + "\n  ".join(lines),
             remedy=f"The whole log is {outcome.log_path}, each rank's own is beside it. "
             "After mending the cause, the same command with resume=true continues from the last checkpoint.",
         )

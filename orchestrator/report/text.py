@@ -21,7 +21,7 @@ def summary_text(plan: Plan, summary: Mapping[str, Any], run_dir: Path) -> str:
         _trained_line(summary),
         _loss_line(summary),
         "",
-        _comparison(summary),
+        _comparison(summary, is_gpu=plan.device_kind == "gpu"),
         "",
         f"Adapter   {run_dir / 'adapter'}",
         f"Run       {run_dir}",
@@ -31,7 +31,8 @@ def summary_text(plan: Plan, summary: Mapping[str, Any], run_dir: Path) -> str:
 
 def _trained_line(summary: Mapping[str, Any]) -> str:
     steps, rows, ranks = summary["steps"], summary["samples"], summary["world_size"]
-    return f"Trained   {steps} steps, {rows:,} rows, on {ranks} ranks in {summary['wall_seconds']:.0f} s"
+    on = "1 rank" if ranks == 1 else f"{ranks} ranks"
+    return f"Trained   {steps} steps, {rows:,} rows, on {on} in {summary['wall_seconds']:.0f} s"
 
 
 def _loss_line(summary: Mapping[str, Any]) -> str:
@@ -46,7 +47,8 @@ def _loss_line(summary: Mapping[str, Any]) -> str:
     return f"Loss      held-out {before:.4f} before, {after:.4f} after ({change:+.1%})"
 
 
-def _comparison(summary: Mapping[str, Any]) -> str:
+def _comparison(summary: Mapping[str, Any], *, is_gpu: bool) -> str:
+    kinds = (("device_bytes", "device"), ("host_bytes", "host")) if is_gpu else (("host_bytes", "host"),)
     predicted, measured = summary["predicted"], summary["measured"]
     rows = [
         ("", "predicted", "measured", "ratio"),
@@ -54,7 +56,7 @@ def _comparison(summary: Mapping[str, Any]) -> str:
         _row("tokens/s", predicted["tokens_per_second"], measured["tokens_per_second"], "{:,.0f}".format),
     ]
     for phase, found in measured["memory"].items():
-        for key, text in (("device_bytes", "device"), ("host_bytes", "host")):
+        for key, text in kinds:
             guess = predicted["memory"][phase][key]
             rows.append(_row(f"{text} memory, {phase}", guess, found[key], _bytes))
     widths = [max(len(row[at]) for row in rows) for at in range(4)]

@@ -101,6 +101,8 @@ def main(arguments: list[str] | None = None) -> int:
         plan = read_plan(path)
         set_environment(plan)
         quiet_libraries()
+        if os.environ.get("RANK", "0") == "0":
+            print("loading torch, transformers and TRL", flush=True)
         from orchestrator.train.loop import run_rank
 
         run_rank(plan, path.parent)

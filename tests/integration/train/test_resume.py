@@ -41,7 +41,10 @@ def test_killed_run_resumes_bitwise(
         wait_for(lambda: not ranks_of(folder), seconds=20)
     else:
         ranks_of(folder)[1].kill()
-        assert process.wait(60) == 4, process.communicate()[0]
+        said = process.communicate(timeout=60)[0]
+        assert process.returncode == 4, said
+        assert "rank 1 was ended by SIGKILL" in said
+        assert runs.summary(name)["status"] == "failed"
     process.communicate()
     (folder / "checkpoints" / "incomplete-step-00000009").mkdir()
     resumed = runs.run("train", *demo, "engine=ddp", "checkpoint.keep=9", f"run_dir={folder}", "resume=true")
