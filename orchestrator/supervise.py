@@ -198,11 +198,24 @@ def _user_error(text: str) -> UserError:
     return error
 
 
+def _culprit(tail: deque[str]) -> tuple[str, str, int] | None:
+    """Return rank, local rank and exit code of the rank that failed first, from torchrun's report.
+
+    When several end within its polling interval, the report may name one that only lost its peer:
+    one that was killed comes first (torchrun itself ends the others with SIGTERM).
+    """
+    pattern = r"rank *: (\d+) \(local_rank: (\d+)\)\s+exitcode *: (-?\d+)"
+    entries = [(rank, local, int(code)) for rank, local, code in re.findall(pattern, "\n".join(tail))]
+    killed = [entry for entry in entries if entry[2] < 0 and -entry[2] != signal.SIGTERM]
+    # The root cause is the last entry of the report.
+    return killed[0] if killed else entries[-1] if entries else None
+
+
 def _cause(outcome: Outcome, tail: deque[str]) -> str:
     """Say in a few words what ended the command, where a signal did."""
-    found = re.search(r"Root Cause.*?rank *: (\d+).*?exitcode *: -(\d+)", "\n".join(tail), re.DOTALL)
-    if found is not None:
-        return f"rank {found[1]} was ended by {_signal_name(int(found[2]))}"
+    culprit = _culprit(tail)
+    if culprit is not None and culprit[2] < 0:
+        return f"rank {culprit[0]} was ended by {_signal_name(-culprit[2])}"
     if outcome.returncode < 0:
         return f"the launcher was ended by {_signal_name(-outcome.returncode)}"
     return f"it ended with code {outcome.returncode}"
@@ -227,16 +240,16 @@ def _failed(what: str, outcome: Outcome, tail: deque[str]) -> RunFailed:
 
 def _failed_rank_lines(outcome: Outcome, tail: deque[str]) -> list[str]:
     """Return the last lines of the rank that failed first: the others only say that it is gone."""
-    text = "\n".join(tail)
-    found = re.search(r"Root Cause.*?\(local_rank: (\d+)\)", text, re.DOTALL)
-    if found is None:
+    culprit = _culprit(tail)
+    if culprit is None:
         return []
+    rank, local_rank, _ = culprit
     attempt = Path(outcome.log_path).with_suffix("")
-    logs = sorted(attempt.parent.glob(f"{attempt.name}_*/attempt_0/{found[1]}/stderr.log"))
+    logs = sorted(attempt.parent.glob(f"{attempt.name}_*/attempt_0/{local_rank}/stderr.log"))
     if not logs:
         return []
     lines = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines()
-    return [f"rank {found[1]}: {line}" for line in lines if line.strip()][-_TAIL_LINES:]
+    return [f"rank {rank}: {line}" for line in lines if line.strip()][-_TAIL_LINES:]
 
 
 def _stopped(run: RunDir, when: str) -> Problem:

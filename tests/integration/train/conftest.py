@@ -80,7 +80,7 @@ def wait_for(
 
 
 def ranks_of(folder: Path) -> list[psutil.Process]:
-    """Living worker processes of a run."""
+    """Living processes of a run: the launcher and its ranks, in the order they were started."""
     found = []
     for process in psutil.process_iter():
         try:
