@@ -88,8 +88,8 @@ def _model(config: RunConfig, *, download: bool) -> tuple[Path, ModelShape]:
 def _machine_to_plan_for(config: RunConfig) -> Topology:
     """The machine, with the memory that a matrix of links alone does not tell."""
     machine = machine_of(config)
-    silent = [device.id for device in machine.devices if not device.memory_bytes]
-    silent += [host.name for host in machine.hosts if not host.memory_bytes]
+    silent = [device.id for device in machine.devices if device.memory_bytes is None]
+    silent += [host.name for host in machine.hosts if host.memory_bytes is None]
     if silent:
         raise UserError(
             Problem(

@@ -71,7 +71,7 @@ def cpu_peak(device: Device, host_clock_hz: float | None, threads_per_core: int 
     Counts one fused-multiply-add unit a core (many have two, but run lower clocks under wide vectors), shared
     by the core's hardware threads. Memory: 5 GB/s a core, what a server core keeps when all cores stream.
     """
-    if device.kind is not DeviceKind.cpu or not host_clock_hz:
+    if device.kind is not DeviceKind.cpu or not host_clock_hz or device.memory_bytes is None:
         return None
     has = set(device.features).__contains__
     fp32 = 32 if has("avx512f") else 16 if has("avx2") and has("fma") else 8 if has("asimd") else 4

@@ -6,22 +6,19 @@ Units are in the names. Ids are unique strings over the whole topology: a GPU is
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from topology.errors import TopologyError
+from topology.checks import check, doubles, is_no_pci, negative
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-T_co = TypeVar("T_co", covariant=True)
-
+_PCIE_GENERATIONS: Final = range(1, 8)
+_PCIE_WIDTHS: Final = frozenset({1, 2, 4, 8, 12, 16, 32})
 PAIR_KIND: Final = re.compile(r"NV[1-9]\d*|PIX|PXB|PHB|NODE|SYS")
-_PCI: Final = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE)
 
 
 class DeviceKind(Enum):
@@ -32,40 +29,58 @@ class DeviceKind(Enum):
 
 
 class SwitchKind(Enum):
-    """What joins more than two ends: a node of its own, so that shared capacity can be counted."""
+    """What joins more than two ends: a node of its own, so that shared capacity can be counted.
+
+    `bridge` is a PCIe host bridge (root complex) of a CPU; `socket` is a NUMA node: a CPU socket or a part of one;
+    `network` is a switch between hosts.
+    """
 
     nvswitch = "nvswitch"
     pcie = "pcie"
+    bridge = "bridge"
     socket = "socket"
     network = "network"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading(Generic[T_co]):
-    """One reading: a value, or the code of the error that came instead, with where it was read.
+class Pcie:
+    """A PCIe link of a device: generation 1 to 7 and lanes. `generation` and `width` are those of the moment.
 
-    A limit that is not set reads as the code `UNLIMITED`.
+    The generation of the moment falls to 1 when the device idles: only the largest ones say what the link can do.
+    `device_max_generation` is the card's own, whatever slot it sits in.
     """
 
-    source: str
-    value: T_co | None = None
-    error: str | None = None
+    max_generation: int | None = None
+    max_width: int | None = None
+    generation: int | None = None
+    width: int | None = None
+    device_max_generation: int | None = None
 
     def __post_init__(self) -> None:
-        """Exactly one of value and error."""
-        both = "a value and an error" if self.value is not None else "neither a value nor an error"
-        _check(f"a reading of {self.source}", ((self.value is None) == (self.error is None), both))
+        """Reject generations and widths PCIe does not have."""
+        generations = (self.max_generation, self.generation, self.device_max_generation)
+        widths = (self.max_width, self.width)
+        check(
+            "a PCIe link",
+            *((value is not None and value not in _PCIE_GENERATIONS, f"generation {value}") for value in generations),
+            *((value is not None and value not in _PCIE_WIDTHS, f"{value} lanes") for value in widths),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A GPU, or without one a CPU slot of `cores` cores. Memory in bytes; `pci` as sysfs writes it."""
+    """A GPU, or without one a CPU slot of `cores` cores. Memory in bytes (None: unknown); `pci` as sysfs writes it.
+
+    `cpus` are the logical CPUs near it, as the kernel writes them (`0-15,32-47`); `parent` is the UUID of the GPU
+    that a MIG slice is a part of; `fabric` names the NVLink partition (cluster UUID and clique) that joins GPUs of
+    several hosts.
+    """
 
     id: str
     host: str
     kind: DeviceKind
     name: str
-    memory_bytes: int
+    memory_bytes: int | None
     numa: int | None = None
     pci: str | None = None
     uuid: str | None = None
@@ -74,20 +89,27 @@ class Device:
     cores: int = 0
     features: tuple[str, ...] = ()
     free_memory_bytes: int | None = None
+    pcie: Pcie | None = None
+    power_limit_watts: float | None = None
+    mig: bool | None = None
+    parent: str | None = None
+    fabric: str | None = None
+    cpus: str | None = None
 
     def __post_init__(self) -> None:
         """Reject values no device can have."""
         is_cpu = self.kind is DeviceKind.cpu
-        _check(
+        check(
             f"a device {self.id!r}",
             (not self.id, "an empty id"),
             (not self.host, "an empty host name"),
-            (self.memory_bytes < 0, f"memory_bytes {self.memory_bytes} below 0"),
-            (_negative(self.free_memory_bytes), f"free_memory_bytes {self.free_memory_bytes} below 0"),
-            (_negative(self.numa), f"numa {self.numa} below 0"),
-            (_negative(self.index), f"index {self.index} below 0"),
+            (negative(self.memory_bytes), f"memory_bytes {self.memory_bytes} below 0"),
+            (negative(self.power_limit_watts), f"power_limit_watts {self.power_limit_watts} below 0"),
+            (negative(self.free_memory_bytes), f"free_memory_bytes {self.free_memory_bytes} below 0"),
+            (negative(self.numa), f"numa {self.numa} below 0"),
+            (negative(self.index), f"index {self.index} below 0"),
             (is_cpu != (self.cores > 0), f"{self.cores} cores on a {self.kind.value} device"),
-            (self.pci is not None and self.pci != normal_pci(self.pci), f"pci {self.pci!r} not like 0000:18:00.0"),
+            (is_no_pci(self.pci), f"pci {self.pci!r} not like 0000:18:00.0"),
         )
 
 
@@ -104,46 +126,58 @@ class Nic:
 
     def __post_init__(self) -> None:
         """Reject values no NIC can have."""
-        _check(
+        check(
             f"a NIC {self.id!r}",
             (not self.id, "an empty id"),
-            (_negative(self.bytes_per_second), f"bytes_per_second {self.bytes_per_second} below 0"),
-            (_negative(self.numa), f"numa {self.numa} below 0"),
-            (self.pci is not None and self.pci != normal_pci(self.pci), f"pci {self.pci!r} not like 0000:18:00.0"),
+            (negative(self.bytes_per_second), f"bytes_per_second {self.bytes_per_second} below 0"),
+            (negative(self.numa), f"numa {self.numa} below 0"),
+            (is_no_pci(self.pci), f"pci {self.pci!r} not like 0000:18:00.0"),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A node without compute: an NVSwitch fabric, a PCIe switch, a socket or a network switch."""
+    """A node without compute. `name` is what it is sold as, where that is known; `numa` its NUMA node."""
 
     id: str
     kind: SwitchKind
     host: str | None = None
+    name: str | None = None
+    numa: int | None = None
 
     def __post_init__(self) -> None:
         """Reject a switch without an id."""
-        _check(f"a switch {self.id!r}", (not self.id, "an empty id"))
+        check(f"a switch {self.id!r}", (not self.id, "an empty id"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One full-duplex link (or bundle, such as NV12) between two ids; the rate is per direction."""
+    """One full-duplex link (or bundle, such as NV12) between two ids; the rate is per direction.
+
+    Where the rate is not known, `assumed_bytes_per_second` is what to reckon with instead, and `source` says why.
+    """
 
     a: str
     b: str
     kind: str
     source: str
     bytes_per_second: float | None = None
+    assumed_bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
         """Two ends, and a rate that is unknown or not negative."""
-        _check(
+        check(
             f"a link {self.a} - {self.b}",
             (self.a == self.b, "the same id at both ends"),
             (not self.kind, "an empty kind"),
-            (_negative(self.bytes_per_second), f"bytes_per_second {self.bytes_per_second} below 0"),
+            (negative(self.bytes_per_second), f"bytes_per_second {self.bytes_per_second} below 0"),
+            (negative(self.assumed_bytes_per_second), f"assumed rate {self.assumed_bytes_per_second} below 0"),
         )
+
+    @property
+    def capacity_bytes_per_second(self) -> float | None:
+        """The rate, or what is assumed in its place."""
+        return self.assumed_bytes_per_second if self.bytes_per_second is None else self.bytes_per_second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +190,7 @@ class Pair:
 
     def __post_init__(self) -> None:
         """Two ends, and one of nvidia-smi's labels."""
-        _check(
+        check(
             f"a pair {self.a} - {self.b}",
             (self.a == self.b, "the same id at both ends"),
             (not PAIR_KIND.fullmatch(self.kind), f"kind {self.kind!r}, not NV#, PIX, PXB, PHB, NODE or SYS"),
@@ -170,37 +204,38 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One operating system. `memory_bytes` and `cores` are what this process may use.
+    """One operating system. `memory_bytes` and `cores` are what this process may use; None where unknown.
 
     `memory_limit_bytes` is the control-group limit when one lies below the installed memory (`memory_bytes`
     then equals it); `clock_hz` and `available_memory_bytes` move from reading to reading.
     """
 
     name: str
-    memory_bytes: int
-    cores: int
+    memory_bytes: int | None
+    cores: int | None
     devices: tuple[Device, ...]
     available_memory_bytes: int | None = None
     memory_limit_bytes: int | None = None
-    sockets: int = 1
+    sockets: int | None = None
     threads_per_core: int = 1
     nics: tuple[Nic, ...] = ()
     cpu_name: str | None = None
     clock_hz: float | None = None
+    is_virtual: bool | None = None
 
     def __post_init__(self) -> None:
         """Reject values no host can have, and devices that name another host."""
         strangers = ", ".join(device.id for device in self.devices if device.host != self.name)
-        _check(
+        check(
             f"a host {self.name!r}",
             (not self.name, "an empty name"),
-            (self.memory_bytes < 0, f"memory_bytes {self.memory_bytes} below 0"),
-            (_negative(self.available_memory_bytes), f"available memory {self.available_memory_bytes} below 0"),
-            (_negative(self.memory_limit_bytes), f"memory limit {self.memory_limit_bytes} below 0"),
-            (self.cores < 0, f"{self.cores} cores"),
-            (self.sockets < 1, f"{self.sockets} sockets"),
+            (negative(self.memory_bytes), f"memory_bytes {self.memory_bytes} below 0"),
+            (negative(self.available_memory_bytes), f"available memory {self.available_memory_bytes} below 0"),
+            (negative(self.memory_limit_bytes), f"memory limit {self.memory_limit_bytes} below 0"),
+            (negative(self.cores), f"{self.cores} cores"),
+            (self.sockets is not None and self.sockets < 1, f"{self.sockets} sockets"),
             (self.threads_per_core < 1, f"{self.threads_per_core} threads per core"),
-            (_negative(self.clock_hz), f"clock_hz {self.clock_hz} below 0"),
+            (negative(self.clock_hz), f"clock_hz {self.clock_hz} below 0"),
             (bool(strangers), f"devices of another host: {strangers}"),
         )
 
@@ -224,16 +259,16 @@ class Topology:
         unlinked = [end for link in self.links for end in (link.a, link.b) if end not in known]
         unpaired = [end for pair in self.pairs for end in (pair.a, pair.b) if end not in host_of]
         crossing = [f"{p.a} - {p.b}" for p in self.pairs if host_of.get(p.a) != host_of.get(p.b)]
-        doubles = _doubles(frozenset((pair.a, pair.b)) for pair in self.pairs)
-        _check(
+        twice = doubles(frozenset((pair.a, pair.b)) for pair in self.pairs)
+        check(
             "a topology",
             (not self.hosts, "no host"),
-            *((True, f"the id {name!r} more than once") for name in _doubles(ids)),
-            *((True, f"the host name {name!r} more than once") for name in _doubles(h.name for h in self.hosts)),
+            *((True, f"the id {name!r} more than once") for name in doubles(ids)),
+            *((True, f"the host name {name!r} more than once") for name in doubles(h.name for h in self.hosts)),
             *((True, f"a link to the unknown id {end!r}") for end in dict.fromkeys(unlinked)),
             *((True, f"a pair over the unknown id {end!r}") for end in dict.fromkeys(unpaired)),
             *((not unpaired, f"a pair between two hosts: {text}") for text in crossing),
-            *((True, f"two pairs over {' - '.join(sorted(ends))}") for ends in doubles),
+            *((True, f"two pairs over {' - '.join(sorted(ends))}") for ends in twice),
         )
 
     @property
@@ -254,37 +289,23 @@ class Topology:
     @property
     def islands(self) -> tuple[tuple[str, ...], ...]:
         """Device ids grouped by NVLink (connected parts), in device order; a lone device is its own island."""
-        leader = {device.id: device.id for device in self.devices}
-        for pair in self.pairs:
-            if pair.is_nvlink:
-                kept, gone = leader[pair.a], leader[pair.b]
-                leader = {key: kept if value == gone else value for key, value in leader.items()}
-        groups: dict[str, list[str]] = {}
-        for name, first in leader.items():
-            groups.setdefault(first, []).append(name)
-        return tuple(tuple(group) for group in groups.values())
+        joined = ((pair.a, pair.b) for pair in self.pairs if pair.is_nvlink)
+        return connected([device.id for device in self.devices], joined)
 
 
-def normal_pci(text: str) -> str | None:
-    """Write a PCI address as sysfs does (`0000:18:00.0`), from NVML's and nvidia-smi's forms; None if it is none."""
-    match = _PCI.fullmatch(text.strip())
-    if match is None:
-        return None
-    domain, bus, slot, function = match.groups()
-    return f"{int(domain or '0', 16):04x}:{bus}:{slot}.{function or '0'}".lower()
+def connected(ids: Iterable[str], joined: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
+    """Group the ids by what joins them, each group and the groups in the order of the ids; O(ids + joined)."""
+    leader = {name: name for name in ids}
 
+    def find(name: str) -> str:
+        while leader[name] != name:
+            leader[name] = leader[leader[name]]
+            name = leader[name]
+        return name
 
-def _negative(value: float | None) -> bool:
-    # NaN and infinity are no quantities either, and JSON cannot carry them.
-    return value is not None and not 0 <= value < math.inf
-
-
-def _doubles(values: Iterable[T_co]) -> list[T_co]:
-    return [value for value, count in Counter(values).items() if count > 1]
-
-
-def _check(what: str, *rules: tuple[bool, str]) -> None:
-    # Each rule is (is it broken, what was found); all broken rules are told at once.
-    problems = tuple(found for broken, found in rules if broken)
-    if problems:
-        raise TopologyError(asked=what, problems=problems, remedy="correct the value where it is made")
+    for a, b in joined:
+        leader[find(b)] = find(a)
+    groups: dict[str, list[str]] = {}
+    for name in leader:
+        groups.setdefault(find(name), []).append(name)
+    return tuple(tuple(group) for group in groups.values())

@@ -10,7 +10,7 @@ from orchestrator.planner.evaluate import Job
 from orchestrator.planner.plan import Plan, Workload
 from orchestrator.planner.reasons import reasons_for
 from orchestrator.planner.search import Found, search
-from orchestrator.planner.world import World, choose_world, machine_of
+from orchestrator.planner.world import World, choose_world, cores_of, machine_of, memory_of
 from orchestrator.workload.adapter import AdapterShape, adapter_shape
 from orchestrator.workload.batch import DataStats, batch_shape, rows_per_epoch
 from orchestrator.workload.model import ModelShape
@@ -55,7 +55,7 @@ def make_plan(config: RunConfig, topology: Topology, model: ModelShape, data: Da
         topology_fingerprint=fingerprint(topology),
         device_kind=world.devices[0].kind.value,
         device_name=world.devices[0].name,
-        device_memory_bytes=min(device.memory_bytes for device in world.devices),
+        device_memory_bytes=min(memory_of(device) for device in world.devices),
         machine=describe_world(world),
     )
 
@@ -76,9 +76,9 @@ def describe_world(world: World) -> str:
     counts = ", ".join(f"{sum(device.name == name for device in world.devices)} x {name}" for name in names)
     hosts = ", ".join(host.name for host in world.hosts)
     memory = format_bytes(world.host_bytes_per_rank(0) * world.processes_per_node)
-    cores = world.hosts[0].cores
+    cores = cores_of(world.hosts[0])
     if world.is_gpu:
-        size = format_bytes(min(device.memory_bytes for device in world.devices))
+        size = format_bytes(min(memory_of(device) for device in world.devices))
         return f"{hosts}: {counts} ({size} each), {cores} cores, {memory} of host memory free"
     ranks = "1 CPU rank" if world.size == 1 else f"{world.size} CPU ranks"
     return f"{hosts}: {ranks} on {cores} cores ({names[0]}), {memory} of host memory free"

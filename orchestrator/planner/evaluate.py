@@ -11,7 +11,7 @@ from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.time import estimate_time
 from orchestrator.estimate.values import Estimate, Memory, PhaseMemory
 from orchestrator.planner.strategy import Strategy
-from orchestrator.planner.world import World, machine_of
+from orchestrator.planner.world import World, machine_of, memory_of
 from orchestrator.workload.adapter import AdapterShape
 from orchestrator.workload.batch import BatchShape
 from orchestrator.workload.model import ModelShape
@@ -100,7 +100,7 @@ def usable_device_bytes(world: World, rank: int) -> int:
     """Device memory that a plan may fill; on a CPU the host's limit is the only one."""
     if not world.is_gpu:
         return world.host_bytes_per_rank(rank)
-    return int(world.devices[rank].memory_bytes * DEVICE_FILL.value)
+    return int(memory_of(world.devices[rank]) * DEVICE_FILL.value)
 
 
 def _fill(world: World, rank: int, memory: Memory) -> float:
@@ -116,7 +116,7 @@ def _misfit(world: World, rank: int, memory: Memory) -> str | None:
         if phase.device_bytes > usable_device_bytes(world, rank):
             return (
                 f"needs {format_bytes(phase.device_bytes)} a card {when} ({_largest(phase)}), has "
-                f"{format_bytes(device.memory_bytes)} ({DEVICE_FILL.value:.0%} of it usable)"
+                f"{format_bytes(memory_of(device))} ({DEVICE_FILL.value:.0%} of it usable)"
             )
     when, phase = max(phases, key=lambda item: item[1].host_bytes)
     available = world.host_bytes_per_rank(rank)

@@ -44,7 +44,7 @@ class World:
     @property
     def cores_per_rank(self) -> float:
         """Cores a CPU rank can count on: below one when ranks outnumber them."""
-        return min(float(self.threads_per_process), self.hosts[0].cores / self.processes_per_node)
+        return min(float(self.threads_per_process), cores_of(self.hosts[0]) / self.processes_per_node)
 
     def host_of(self, rank: int) -> Host:
         """Host that `rank` runs on."""
@@ -54,7 +54,24 @@ class World:
         """Host memory that a rank may take: what is available now, shared evenly."""
         host = self.host_of(rank)
         available = host.available_memory_bytes
-        return (host.memory_bytes if available is None else available) // self.processes_per_node
+        return (memory_of(host) if available is None else available) // self.processes_per_node
+
+
+def memory_of(part: Device | Host) -> int:
+    """Memory in bytes of a device or host.
+
+    Raises:
+        UserError: the description of the machine does not tell it.
+    """
+    if part.memory_bytes is None:
+        where = part.id if isinstance(part, Device) else part.name
+        raise _user_error("topology", f"the memory of {where} is not told", "Plan with a file of `probe save=FILE`")
+    return part.memory_bytes
+
+
+def cores_of(host: Host) -> int:
+    """Cores of a host; where they are not told, one a device, which no host has less of."""
+    return host.cores or max(1, len(host.devices))
 
 
 def choose_world(config: RunConfig, topology: Topology) -> World:
@@ -87,14 +104,14 @@ def _gpu_world(config: RunConfig, topology: Topology, hosts: tuple[Host, ...], g
     if len({device.name for device in chosen}) > 1:
         warnings += ("The GPUs differ: rows are shared in proportion to their peak rates",)
     # A GPU rank feeds kernels from one thread; a few more serve the loader.
-    threads = max(1, min(8, min(host.cores for host in hosts) // per_host))
+    threads = max(1, min(8, min(cores_of(host) for host in hosts) // per_host))
     return World(
         topology=topology, hosts=hosts, devices=chosen, threads_per_process=threads, reasons=reasons, warnings=warnings
     )
 
 
 def _cpu_world(config: RunConfig, topology: Topology, hosts: tuple[Host, ...]) -> World:
-    cores = min(host.cores for host in hosts)
+    cores = min(cores_of(host) for host in hosts)
     slots = [host.devices for host in hosts]
     if not all(slots):
         raise _user_error("topology", "a host without devices", "Probe the host again")
@@ -140,7 +157,7 @@ def machine_of(world: World, rank: int, precision: str) -> Machine:
     reduce_rate, gather_rate = _link_rates(world)
     return Machine(
         is_gpu=world.is_gpu,
-        memory_bytes=device.memory_bytes,
+        memory_bytes=memory_of(device),
         flops_per_second=flops,
         memory_bytes_per_second=memory_rate,
         cores=1.0 if world.is_gpu else world.cores_per_rank,

@@ -13,8 +13,8 @@ from topology.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from topology.model import Reading
     from topology.probe.readings import GpuReadings, HostReadings, MachineReadings, NicReadings, NvmlReadings
+    from topology.reading import Reading
 
 # Flags that decide a precision or a rate; a processor names some hundred more.
 _FEATURES: Final = frozenset(
@@ -123,14 +123,14 @@ def _cpu_slots(host: HostReadings, host_name: str) -> tuple[Device, ...]:
     cpus, cores = host.cpus.value or (), usable_cores(host)
     node_of = {cpu: node.node for node in host.numa_nodes for cpu in node.cpus.value or ()}
     features = tuple(sorted(_FEATURES.intersection(host.cpu_flags.value or ())))
-    free_bytes = _available_bytes(host)
+    memory_bytes, free_bytes = _memory_bytes(host), _available_bytes(host)
     return tuple(
         Device(
             id=f"{host_name}/cpu{slot}",
             host=host_name,
             kind=DeviceKind.cpu,
             name=host.cpu_name.value or "unknown CPU",
-            memory_bytes=_memory_bytes(host) // cores,
+            memory_bytes=None if memory_bytes is None else memory_bytes // cores,
             numa=node_of.get(cpus[slot]) if slot < len(cpus) else None,
             index=slot,
             cores=1,
@@ -148,9 +148,9 @@ def usable_cores(host: HostReadings) -> int:
     return allowed if quota is None else max(1, min(allowed, int(quota)))
 
 
-def _memory_bytes(host: HostReadings) -> int:
+def _memory_bytes(host: HostReadings) -> int | None:
     known = [host.memory_total_bytes.value, host.memory_limit_bytes.value]
-    return min((value for value in known if value is not None), default=0)
+    return min((value for value in known if value is not None), default=None)
 
 
 def _available_bytes(host: HostReadings) -> int | None:
@@ -166,8 +166,8 @@ def _host(host: HostReadings, name: str, devices: tuple[Device, ...]) -> Host:
         cores=usable_cores(host),
         devices=devices,
         available_memory_bytes=_available_bytes(host),
-        memory_limit_bytes=memory_bytes if total_bytes is None or memory_bytes < total_bytes else None,
-        sockets=host.sockets.value or 1,
+        memory_limit_bytes=None if memory_bytes == total_bytes else memory_bytes,
+        sockets=host.sockets.value,
         threads_per_core=host.threads_per_core.value or 1,
         nics=tuple(_nic(nic, name) for nic in host.nics),
         cpu_name=host.cpu_name.value,

@@ -7,11 +7,13 @@ from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
-from topology.model import Link, Reading, normal_pci
+from topology.checks import normal_pci
+from topology.model import Link
 from topology.probe.fabric import Fabric, join
 from topology.probe.nccl_places import Place, Places, Role
 from topology.probe.nccl_tree import refusal
 from topology.probe.readings import AncestorReadings, GpuReadings, NvlinkReadings
+from topology.reading import Reading
 from topology.units import GB
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from topology.model import normal_pci
+from topology.checks import normal_pci
 from topology.probe.nccl_tree import refusal
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from xml.parsers import expat
 
+from topology.checks import normal_pci
 from topology.errors import TopologyError
-from topology.model import normal_pci
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

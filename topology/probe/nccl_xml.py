@@ -1,7 +1,7 @@
 """NCCL and RCCL topology files -> Topology. Pure: the bytes in, a machine or a refusal out.
 
 The file tells PCI trees, NVLink and XGMI counts and network ports. It tells neither the memory of a GPU or host nor
-host bridges: the first are 0 (or a table's) with a warning, the second are never guessed to be shared.
+host bridges: the first are unknown (or a table's) with a warning, the second are never guessed to be shared.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _device(place: Place, host: str) -> Device:
         host=host,
         kind=DeviceKind.gpu,
         name=name,
-        memory_bytes=0 if known is None else known.memory_bytes,
+        memory_bytes=None if known is None else known.memory_bytes,
         numa=place.cpu.numa,
         pci=place.address,
         index=_index(place),
@@ -196,8 +196,8 @@ def _host(places: Places, host: str, devices: tuple[Device, ...], nics: tuple[Ni
     named = [cpu.name for cpu in places.cpus if cpu.name is not None]
     return Host(
         name=host,
-        memory_bytes=0,
-        cores=sum(cpu.num_threads for cpu in places.cpus),
+        memory_bytes=None,
+        cores=sum(cpu.num_threads for cpu in places.cpus) or None,
         devices=devices,
         nics=nics,
         cpu_name=named[0] if named else None,
@@ -205,14 +205,14 @@ def _host(places: Places, host: str, devices: tuple[Device, ...], nics: tuple[Ni
 
 
 def _memory_warnings(devices: tuple[Device, ...]) -> list[str]:
-    unknown = [device.id for device in devices if not device.memory_bytes]
-    warnings = ["the file tells no host memory: it counts as 0"]
+    unknown = [device.id for device in devices if device.memory_bytes is None]
+    warnings = ["the file tells no host memory"]
     if len(unknown) < len(devices):
         warnings.append(
             f"the file tells no GPU memory: {len(devices) - len(unknown)} GPU(s) have the table's, by PCI id"
         )
     if unknown:
-        warnings.append(f"the memory of {len(unknown)} GPU(s) is unknown and counts as 0: {_listed(unknown)}")
+        warnings.append(f"the memory of {len(unknown)} GPU(s) is unknown: {_listed(unknown)}")
     return warnings
 
 

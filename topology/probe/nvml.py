@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from topology.model import Reading, normal_pci
+from topology.checks import normal_pci
 from topology.probe.readings import AncestorReadings, GpuReadings, NvlinkReadings, NvmlReadings
+from topology.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
 from topology.errors import TopologyError
-from topology.model import Reading
+from topology.reading import Reading
 
 READINGS_SCHEMA: Final = "trainmaster.readings/1"
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["parse_smi", "parse_smi_matrices", "recognises"]
 
 SOURCE: Final = "nvidia-smi topo text"
-_UNKNOWN: Final = "the text tells no names, memory, CPUs or PCI addresses: 0 bytes and 0 cores stand for unknown"
+_UNKNOWN: Final = "the text tells no names, memory, CPUs or PCI addresses; they stay unknown"
 
 
 def parse_smi(text: str, *, host: str) -> Topology:
@@ -80,7 +80,7 @@ def _topology(matrix: SmiMatrix, checked: Checked, host: str) -> Topology:
     nics = [Nic(id=f"{host}/{name}", name=name, kind="unknown") for name in _nic_names(matrix).values()]
     devices = tuple(_device(matrix, at, name, host) for at, name in ids.items())
     return Topology(
-        hosts=(Host(name=host, memory_bytes=0, cores=0, devices=devices, nics=tuple(nics)),),
+        hosts=(Host(name=host, memory_bytes=None, cores=None, devices=devices, nics=tuple(nics)),),
         pairs=tuple(pairs),
         warnings=(_UNKNOWN, *matrix.notes, *checked.warnings, *unheld),
         source=SOURCE,
@@ -93,7 +93,7 @@ def _device(matrix: SmiMatrix, at: int, name: str, host: str) -> Device:
         host=host,
         kind=DeviceKind.gpu,
         name="unknown GPU",
-        memory_bytes=0,
+        memory_bytes=None,
         numa=matrix.numa[at],
         index=int(matrix.names[at].removeprefix("GPU")),
     )

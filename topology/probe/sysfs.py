@@ -6,9 +6,10 @@ import errno
 import re
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from topology.model import Reading, normal_pci
+from topology.checks import normal_pci
 from topology.probe.cgroup import ReadingAbsentError, cpu_quota_cores, memory_headroom_bytes, memory_limit_bytes
 from topology.probe.readings import HostReadings, NicReadings, NumaReadings, PciReadings
+from topology.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable

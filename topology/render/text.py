@@ -50,17 +50,16 @@ def _header(host: Host) -> str:
     if host.available_memory_bytes is not None:
         memory += f", {format_bytes(host.available_memory_bytes)} available"
     cpu = f", {host.cpu_name}" if host.cpu_name else ""
-    cores = _count(host.cores, "core") if host.cores else "? cores"
-    return f"host {host.name}: {cores} on {_count(host.sockets, 'socket')}, {memory}{cpu}"
+    cores, sockets = _count(host.cores, "core"), _count(host.sockets, "socket")
+    return f"host {host.name}: {cores} on {sockets}, {memory}{cpu}"
 
 
-def _bytes(size_bytes: int) -> str:
-    """A size; 0 stands for one that the source did not tell."""
-    return format_bytes(size_bytes) if size_bytes else "?"
+def _bytes(size_bytes: int | None) -> str:
+    return _UNKNOWN if size_bytes is None else format_bytes(size_bytes)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def _count(number: int | None, noun: str) -> str:
+    return f"{_shown(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def _device_table(host: Host, labels: dict[str, str]) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from topology.model import Reading
 from topology.probe.readings import (
     AncestorReadings,
     GpuReadings,
@@ -18,6 +17,7 @@ from topology.probe.readings import (
     NvlinkReadings,
     NvmlReadings,
 )
+from topology.reading import Reading
 from topology.units import GIB
 
 

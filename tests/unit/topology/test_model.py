@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from topology.checks import normal_pci
 from topology.errors import TopologyError
-from topology.model import Device, DeviceKind, Host, Link, Nic, Pair, Reading, Topology, normal_pci
+from topology.model import Device, DeviceKind, Host, Link, Nic, Pair, Topology
+from topology.reading import Reading
 
 
 def gpu(name: str, **changes: Any) -> Device:

@@ -1,0 +1,54 @@
+"""What every value of this package is checked with: quantities, PCI addresses, and all faults told at once."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from topology.errors import TopologyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+V = TypeVar("V")
+
+_PCI: Final = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE)
+_PLAIN_PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+def normal_pci(text: str) -> str | None:
+    """Write a PCI address as sysfs does (`0000:18:00.0`), from NVML's and nvidia-smi's forms; None if it is none."""
+    match = _PCI.fullmatch(text.strip())
+    if match is None:
+        return None
+    domain, bus, slot, function = match.groups()
+    return f"{int(domain or '0', 16):04x}:{bus}:{slot}.{function or '0'}".lower()
+
+
+def is_no_pci(text: str | None) -> bool:
+    """Whether the text is there and not written as `normal_pci` writes addresses."""
+    return text is not None and not (_PLAIN_PCI.fullmatch(text) and text == normal_pci(text))
+
+
+def negative(value: float | None) -> bool:
+    """Whether the value is there and no quantity: NaN and infinity are none either, and JSON cannot carry them."""
+    return value is not None and not 0 <= value < math.inf
+
+
+def doubles(values: Iterable[V]) -> list[V]:
+    """Return the values that are there more than once."""
+    return [value for value, count in Counter(values).items() if count > 1]
+
+
+def check(what: str, *rules: tuple[bool, str]) -> None:
+    """Refuse a value by rules of (is it broken, what was found); all broken ones are told at once.
+
+    Raises:
+        TopologyError: if any rule is broken.
+
+    """
+    problems = tuple(found for broken, found in rules if broken)
+    if problems:
+        raise TopologyError(asked=what, problems=problems, remedy="correct the value where it is made")
