@@ -26,12 +26,15 @@ Usage: trainmaster VERB [KEY=VALUE ...]
 
 Verbs
   probe      what this machine is: devices, links, islands
+  doctor     what is wrong with this machine or its software, and what to do
   estimate   memory and step time of the configuration, term by term
   plan       every strategy, ranked, with the reason for each rejection
   train      plan, launch, watch and report
 
 Examples
   trainmaster train experiment=demo
+  trainmaster probe picture=topology.svg
+  trainmaster probe topology=dgx_h100 nodes=16
   trainmaster plan model=./my-llama data=rows.jsonl data.seq_len=2048
   trainmaster train model=org/name data=rows.jsonl engine=zero3 run_dir=runs/first
   trainmaster train resume=runs/first
@@ -108,6 +111,7 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
 
     verbs: dict[str, Callable[[RunConfig], int]] = {
         "probe": _probe,
+        "doctor": _doctor,
         "estimate": _estimate,
         "plan": _plan,
         "train": _train,
@@ -116,7 +120,7 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
         raise UserError(Problem(where=verb, found="no such verb", remedy=nearest(verb, verbs)))
     from orchestrator.compose import compose, run_hydra
 
-    needs_job = verb != "probe"
+    needs_job = verb not in {"probe", "doctor"}
     if any(item.startswith("-") for item in arguments):
         return run_hydra(verb, arguments, needs_job=needs_job)
     from orchestrator.inputs import located
@@ -128,16 +132,23 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
 
 
 def _check_can_save(config: RunConfig) -> None:
-    """Find out before hours of training whether the result can be written where the user wants it."""
+    """Find out before hours of training whether the results can be written where the user wants them."""
     from orchestrator.errors import Problem
 
-    if not config.save:
-        return
-    path = Path(config.save).absolute()
+    outputs = {"save": config.save, "save_readings": config.save_readings, "picture": config.picture}
+    problems = [
+        Problem(where=f"{key}={path}", found="cannot write there", remedy="Give another file.")
+        for key, path in outputs.items()
+        if path and not _is_writable(Path(path).absolute())
+    ]
+    if problems:
+        raise UserError(*problems)
+
+
+def _is_writable(path: Path) -> bool:
     folder = next(parent for parent in path.parents if parent.exists())
     target = path if path.exists() else folder
-    if path.is_dir() or not folder.is_dir() or not os.access(target, os.W_OK) or str(folder).startswith("/proc"):
-        raise UserError(Problem(where=f"save={config.save}", found="cannot write there", remedy="Give another file."))
+    return not path.is_dir() and folder.is_dir() and os.access(target, os.W_OK) and not str(folder).startswith("/proc")
 
 
 def _is_json(config: RunConfig) -> bool:
@@ -165,12 +176,20 @@ def _write(path: Path, text: str, key: str) -> None:
 
 
 def _probe(config: RunConfig) -> int:
-    from orchestrator.inputs import machine_of
-    from topology.codec import to_json
-    from topology.render import render
+    from orchestrator.show import probe
 
-    topology = machine_of(config)
-    _emit(config, to_json(topology), render(topology))
+    shown = probe(config)
+    for key, path, text in shown.files:
+        _write(Path(path), text, key)
+    print(shown.json if _is_json(config) else shown.text, end="")
+    return 0
+
+
+def _doctor(config: RunConfig) -> int:
+    from orchestrator import doctor
+
+    findings = doctor.examine(load=config.load)
+    _emit(config, doctor.to_json(findings), doctor.to_text(findings))
     return 0
 
 

@@ -54,6 +54,15 @@ class Engine(Enum):
     zero3 = "zero3"
 
 
+class NetworkKind(Enum):
+    """Shape of the network between hosts."""
+
+    auto = "auto"
+    flat = "flat"
+    rail = "rail"
+    leaf_spine = "leaf_spine"
+
+
 class Backend(Enum):
     """Who starts the ranks."""
 
@@ -265,9 +274,25 @@ class FaultsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyConfig:
-    """Where the description of the machine comes from: empty `path` probes this host."""
+    """Where the machine comes from: a file, a drawn one by its name, or (both empty) a probe of this host.
+
+    `matrix` chooses among several matrices of a text, from 1 on; 0 takes the first.
+    """
 
     path: str = ""
+    preset: str = ""
+    matrix: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkConfig:
+    """How the hosts of a described machine are joined; zeros leave a value to the description's default."""
+
+    kind: NetworkKind = NetworkKind.auto
+    port_gbit: float = 0.0
+    hosts_per_leaf: int = 0
+    oversubscription: float = 1.0
+    rails: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,6 +309,7 @@ class RunConfig:
     compress: CompressConfig = field(default_factory=CompressConfig)
     faults: FaultsConfig = field(default_factory=FaultsConfig)
     topology: TopologyConfig = field(default_factory=TopologyConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
@@ -299,3 +325,6 @@ class RunConfig:
     dry_run: bool = False
     format: OutputFormat = OutputFormat.text
     save: str = ""
+    save_readings: str = ""
+    picture: str = ""
+    load: bool = True

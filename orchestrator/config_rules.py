@@ -34,6 +34,7 @@ def _check_ranges(config: RunConfig) -> Iterator[Problem]:
         "batch.micro": 1 if config.batch.micro is None else config.batch.micro,
         "data.seq_len": 8 if config.data.seq_len is None else config.data.seq_len,
         "nodes": config.nodes,
+        "network.oversubscription": config.network.oversubscription,
         "checkpoint.keep": config.checkpoint.keep,
     }
     not_negative: dict[str, float] = {
@@ -46,6 +47,10 @@ def _check_ranges(config: RunConfig) -> Iterator[Problem]:
         "optimizer.weight_decay": config.optimizer.weight_decay,
         "optimizer.max_grad_norm": config.optimizer.max_grad_norm,
         "seed": config.seed,
+        "topology.matrix": config.topology.matrix,
+        "network.port_gbit": config.network.port_gbit,
+        "network.hosts_per_leaf": config.network.hosts_per_leaf,
+        "network.rails": config.network.rails,
     }
     positive = {
         "optimizer.lr": config.optimizer.lr,
@@ -115,13 +120,6 @@ def _check_combinations(config: RunConfig) -> Iterator[Problem]:
             where="batch.micro",
             found=f"found {config.batch.micro} rows, more than batch.global={config.batch.global_}",
             remedy="Lower batch.micro or raise batch.global.",
-        )
-    if config.nodes > 1:
-        yield Problem(
-            where="nodes",
-            found=f"found {config.nodes}",
-            remedy="Launching on several hosts is not there yet: use nodes=1, or start "
-            "`torchrun -m orchestrator.train.worker RUN/plan.json` on each host.",
         )
     if config.launch.backend is Backend.local and config.devices > 1:
         yield Problem(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from orchestrator.config import DataConfig, Engine, Offload, RunConfig
+from orchestrator.config import DataConfig, Engine, NetworkKind, Offload, RunConfig
 from orchestrator.config import Shape as ConfigShape
 from orchestrator.dataset.disk import exists, expanded, is_folder, names_in, reading
 from orchestrator.dataset.messages import Shape
@@ -24,13 +24,17 @@ from orchestrator.workload.headers import load_shape
 from orchestrator.workload.lengths import data_stats
 from orchestrator.workload.model import ModelShape
 from topology.errors import TopologyError
+from topology.judge import judged
 from topology.model import Topology
-from topology.probe import probe_host, read_topology
+from topology.network import NetworkSpec, network_from_json
+from topology.probe import MachineReadings, assemble, probe_host, read_machine, read_topology
+from topology.units import GB
 
 _SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _MAX_NAMES = 5
+_FILE_SUFFIXES = frozenset({".json", ".txt", ".xml", ".log"})
 
 _T = TypeVar("_T")
 
@@ -56,6 +60,15 @@ def gather(config: RunConfig, *, download: bool = False) -> Inputs:
         UserError: what is wrong with any of them.
     """
     problems: list[Problem] = []
+    if config.nodes > 1:
+        problems.append(
+            Problem(
+                where="nodes",
+                found=f"found {config.nodes}",
+                remedy="Launching on several hosts is not there yet: use nodes=1, or start "
+                "`torchrun -m orchestrator.train.worker RUN/plan.json` on each host.",
+            )
+        )
     found = _tried(lambda: _model(config, download=download), problems)
     samples = _tried(lambda: load_samples(data_source(config.data, config.seed)), problems)
     machine = _tried(lambda: _machine_to_plan_for(config), problems)
@@ -93,7 +106,7 @@ def _machine_to_plan_for(config: RunConfig) -> Topology:
     if silent:
         raise UserError(
             Problem(
-                where=f"topology={config.topology.path or 'probe'}",
+                where=f"topology={config.topology.path or config.topology.preset or 'probe'}",
                 found=f"it does not tell the memory of {', '.join(silent[:4])}",
                 remedy="Plan with a file that `trainmaster probe save=FILE` wrote on that machine.",
             )
@@ -135,12 +148,57 @@ def _absolute(path: str) -> str:
 
 
 def machine_of(config: RunConfig) -> Topology:
-    """Probe this host, or read the description the user names."""
+    """Probe this host, read the description the user names, or draw the machine of that name.
+
+    Raises:
+        UserError: with every problem of the description.
+    """
+    chosen = config.topology
     try:
-        return read_topology(Path(config.topology.path)) if config.topology.path else probe_host()
+        if chosen.path:
+            return _described(config)
+        return _drawn(chosen.preset, config) if chosen.preset else probe_host()
     except TopologyError as error:
-        found = error.found or "; ".join(str(problem) for problem in error.problems)
-        raise UserError(Problem(where=config.topology.path or "probe", found=found, remedy=error.remedy)) from error
+        where = f"topology={chosen.path or chosen.preset or 'probe'}"
+        remedy = f"{error.remedy[:1].upper()}{error.remedy[1:]}."
+        raise UserError(*(Problem(where=where, found=problem, remedy=remedy) for problem in error.problems)) from error
+
+
+def _described(config: RunConfig) -> Topology:
+    """Read the file or folder; a bare name that is none may be another spelling of a drawn machine (p4d.24xlarge)."""
+    path = Path(config.topology.path)
+    is_bare = path.parent in {Path(), Path.cwd()}
+    if not is_bare or path.exists() or path.suffix in _FILE_SUFFIXES:
+        return read_topology(path, network=_network(config), matrix=config.topology.matrix or None)
+    return _drawn(path.name, config)
+
+
+def _drawn(name: str, config: RunConfig) -> Topology:
+    from topology.presets import preset
+
+    return judged(preset(name, nodes=config.nodes, network=_network(config)))
+
+
+def probe_readings() -> tuple[MachineReadings, Topology]:
+    """Probe this host; returns the raw readings beside what they assemble to."""
+    readings = read_machine()
+    return readings, judged(assemble(readings))
+
+
+def _network(config: RunConfig) -> NetworkSpec | None:
+    """The description of the network in the configuration; None leaves it to the topology's own."""
+    network = config.network
+    if network.kind is NetworkKind.auto:
+        return None
+    told = {
+        "bytes_per_second": network.port_gbit * GB / 8,
+        "hosts_per_leaf": network.hosts_per_leaf,
+        "rails": network.rails,
+    }
+    return network_from_json(
+        {"kind": network.kind.value, "oversubscription": network.oversubscription}
+        | {key: value for key, value in told.items() if value}
+    )
 
 
 def model_folder(config: RunConfig, *, download: bool) -> Path:

@@ -14,6 +14,8 @@ from orchestrator.errors import Problem, UserError
 # Groups where a value that is no option is a path or a hub id: group -> option that takes it.
 _NAME_LISTS = frozenset({"adapter.targets"})
 _PATH_GROUPS = {"model": "local", "data": "file", "topology": "file"}
+# Groups whose options are names of machines, which people spell in many ways.
+_SPELLED_GROUPS = frozenset({"topology"})
 _OVERRIDE = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@:-]*)(?:=(?P<value>.*))?$", re.DOTALL)
 
 
@@ -92,6 +94,10 @@ def _group_override(
     if value in options:
         return [argument]
     choices = value.split(",") if sweep else [value]
+    if key in _SPELLED_GROUPS:
+        choices = [_spelled(choice, options) for choice in choices]
+    if choices != [value] and all(choice in options for choice in choices):
+        return [f"{argument.split('=', 1)[0]}={','.join(choices)}"]
     if all(choice in options for choice in choices):
         return [argument]
     if key in _PATH_GROUPS and value and not value.startswith(("'", '"')):
@@ -102,6 +108,14 @@ def _group_override(
     wrong = next(choice for choice in choices if choice not in options)
     problems.append(Problem(where=key, found=f"no option {wrong!r}", remedy=nearest(wrong, options)))
     return []
+
+
+def _spelled(value: str, options: Sequence[str]) -> str:
+    """Return the option that a name means in another spelling (DGX-H100); paths are left alone."""
+    if "/" in value or "." in value:
+        return value
+    plain = re.sub(r"[^a-z0-9+]", "", value.lower())
+    return next((option for option in options if re.sub(r"[^a-z0-9+]", "", option) == plain), value)
 
 
 def _known_keys(cls: type, prefix: str = "") -> set[str]:

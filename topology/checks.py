@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from topology.errors import TopologyError
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 _PCI: Final = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE)
+_LARGEST: Final = 1e24  # bytes, bytes per second, hertz: far above all of them, and still a float
 _PLAIN_PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
@@ -29,16 +30,24 @@ def normal_pci(text: str) -> str | None:
 
 def is_no_pci(text: str | None) -> bool:
     """Whether the text is there and not written as `normal_pci` writes addresses."""
-    return text is not None and not (_PLAIN_PCI.fullmatch(text) and text == normal_pci(text))
+    return text is not None and _is_odd(text)
+
+
+@lru_cache(maxsize=1024)  # hosts of one kind have the same addresses
+def _is_odd(text: str) -> bool:
+    return not (_PLAIN_PCI.fullmatch(text) and text == normal_pci(text))
 
 
 def negative(value: float | None) -> bool:
-    """Whether the value is there and no quantity: NaN and infinity are none either, and JSON cannot carry them."""
-    return value is not None and not 0 <= value < math.inf
+    """Whether the value is there and no quantity: NaN and infinity are none either, nor what no machine has."""
+    return value is not None and not 0 <= value < _LARGEST
 
 
 def doubles(values: Iterable[V]) -> list[V]:
     """Return the values that are there more than once."""
+    values = list(values)
+    if len(set(values)) == len(values):
+        return []
     return [value for value, count in Counter(values).items() if count > 1]
 
 

@@ -7,17 +7,23 @@ written by hand needs no more than ids, names, memory, links and pairs.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from topology.errors import TopologyError
 from topology.fingerprint import fingerprint
-from topology.json_reader import Reader
+from topology.json_reader import Reader, shown
 from topology.model import Device, DeviceKind, Host, Link, Nic, Pair, Pcie, Switch, SwitchKind, Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["SCHEMA", "fingerprint", "from_json", "to_json"]
 
 SCHEMA: Final = "trainmaster.topology/1"
 _MAX_PROBLEMS: Final = 20
+_MAX_HOSTS: Final = 4096
+_MAX_PARTS: Final = 1024  # devices or NICs of one host
+_MAX_WARNINGS: Final = 20_000
 
 
 def to_json(topology: Topology) -> dict[str, Any]:
@@ -43,8 +49,11 @@ def from_json(data: object) -> Topology:
     """
     reader = Reader()
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        found = f"schema {data.get('schema')!r}" if isinstance(data, dict) else f"a JSON {type(data).__name__}"
+        found = f"schema {shown(data.get('schema'))}" if isinstance(data, dict) else f"a JSON {type(data).__name__}"
         raise _malformed((f"$: {found}, not {SCHEMA!r}",))
+    too_many = tuple(_too_many(data))
+    if too_many:
+        raise _malformed(too_many)
     topology = reader.build(
         "$",
         lambda: Topology(
@@ -61,13 +70,28 @@ def from_json(data: object) -> Topology:
     return topology
 
 
+def _too_many(data: dict[str, Any]) -> Iterator[str]:
+    # What no machine has is refused before it is built.
+    hosts = data.get("hosts")
+    limits: list[tuple[str, object, int]] = [("hosts", hosts, _MAX_HOSTS)]
+    limits.append(("warnings", data.get("warnings"), _MAX_WARNINGS))
+    for at, host in enumerate(hosts[:_MAX_HOSTS] if isinstance(hosts, list) else ()):
+        parts = host if isinstance(host, dict) else {}
+        limits += [(f"hosts[{at}].{key}", parts.get(key), _MAX_PARTS) for key in ("devices", "nics")]
+    for path, items, limit in limits:
+        if isinstance(items, list) and len(items) > limit:
+            yield f"$.{path}: {len(items)} entries, more than {limit}"
+
+
 def _host_json(host: Host) -> dict[str, Any]:
     devices, nics = [_plain(device) for device in host.devices], [_plain(nic) for nic in host.nics]
     return _plain(host) | {"devices": devices, "nics": nics}
 
 
 def _plain(value: Device | Host | Link | Nic | Pair | Pcie | Switch) -> dict[str, Any]:
-    out = {item.name: getattr(value, item.name) for item in fields(value)}
+    out = {name: getattr(value, name) for name in value.__slots__}
+    if isinstance(value, (Link, Pair, Nic)):
+        return out  # the many, and plain already
     for key, part in out.items():
         if isinstance(part, DeviceKind | SwitchKind):
             out[key] = part.value

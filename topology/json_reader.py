@@ -14,6 +14,7 @@ V = TypeVar("V")
 K = TypeVar("K", bound=Enum)
 REQUIRED: Final = object()
 _MAX_SHOWN: Final = 60
+_MAX_PROBLEMS: Final = 200
 
 
 class Reader:
@@ -96,6 +97,8 @@ class Reader:
         built: list[V] = []
         for at, item in enumerate(self.items(data, path, key, required=required)):
             where = f"{path}.{key}[{at}]"
+            if len(self.problems) > _MAX_PROBLEMS:
+                break  # such a file is another thing altogether
             if not isinstance(item, dict):
                 self.problems.append(f"{where}: {shown(item)} is no object")
                 continue

@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from topology.checks import check, doubles, is_no_pci, negative
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from topology.grouping import connected
 
 _PCIE_GENERATIONS: Final = range(1, 8)
 _PCIE_WIDTHS: Final = frozenset({1, 2, 4, 8, 12, 16, 32})
@@ -60,11 +58,13 @@ class Pcie:
         """Reject generations and widths PCIe does not have."""
         generations = (self.max_generation, self.generation, self.device_max_generation)
         widths = (self.max_width, self.width)
-        check(
-            "a PCIe link",
-            *((value is not None and value not in _PCIE_GENERATIONS, f"generation {value}") for value in generations),
-            *((value is not None and value not in _PCIE_WIDTHS, f"{value} lanes") for value in widths),
+        broken = (
+            *(value is not None and value not in _PCIE_GENERATIONS for value in generations),
+            *(value is not None and value not in _PCIE_WIDTHS for value in widths),
         )
+        if True in broken:
+            told = (*(f"generation {value}" for value in generations), *(f"{value} lanes" for value in widths))
+            check("a PCIe link", *zip(broken, told, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +99,32 @@ class Device:
     def __post_init__(self) -> None:
         """Reject values no device can have."""
         is_cpu = self.kind is DeviceKind.cpu
-        check(
-            f"a device {self.id!r}",
-            (not self.id, "an empty id"),
-            (not self.host, "an empty host name"),
-            (negative(self.memory_bytes), f"memory_bytes {self.memory_bytes} below 0"),
-            (negative(self.power_limit_watts), f"power_limit_watts {self.power_limit_watts} below 0"),
-            (negative(self.free_memory_bytes), f"free_memory_bytes {self.free_memory_bytes} below 0"),
-            (negative(self.numa), f"numa {self.numa} below 0"),
-            (negative(self.index), f"index {self.index} below 0"),
-            (is_cpu != (self.cores > 0), f"{self.cores} cores on a {self.kind.value} device"),
-            (is_no_pci(self.pci), f"pci {self.pci!r} not like 0000:18:00.0"),
+        broken = (
+            not self.id,
+            not self.host,
+            negative(self.memory_bytes),
+            negative(self.power_limit_watts),
+            negative(self.free_memory_bytes),
+            negative(self.numa),
+            negative(self.index),
+            is_cpu != (self.cores > 0),
+            is_no_pci(self.pci),
+        )
+        # Messages are made only where something is broken: a cluster has some hundred thousand of these values.
+        if True in broken:
+            check(f"a device {self.id!r}", *zip(broken, self._faults(), strict=True))
+
+    def _faults(self) -> tuple[str, ...]:
+        return (
+            "an empty id",
+            "an empty host name",
+            f"memory_bytes {self.memory_bytes} below 0",
+            f"power_limit_watts {self.power_limit_watts} below 0",
+            f"free_memory_bytes {self.free_memory_bytes} below 0",
+            f"numa {self.numa} below 0",
+            f"index {self.index} below 0",
+            f"{self.cores} cores on a {self.kind.value} device",
+            f"pci {self.pci!r} not like 0000:18:00.0",
         )
 
 
@@ -126,13 +141,15 @@ class Nic:
 
     def __post_init__(self) -> None:
         """Reject values no NIC can have."""
-        check(
-            f"a NIC {self.id!r}",
-            (not self.id, "an empty id"),
-            (negative(self.bytes_per_second), f"bytes_per_second {self.bytes_per_second} below 0"),
-            (negative(self.numa), f"numa {self.numa} below 0"),
-            (is_no_pci(self.pci), f"pci {self.pci!r} not like 0000:18:00.0"),
-        )
+        broken = (not self.id, negative(self.bytes_per_second), negative(self.numa), is_no_pci(self.pci))
+        if True in broken:
+            told = (
+                "an empty id",
+                f"bytes_per_second {self.bytes_per_second} below 0",
+                f"numa {self.numa} below 0",
+                f"pci {self.pci!r} not like 0000:18:00.0",
+            )
+            check(f"a NIC {self.id!r}", *zip(broken, told, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +164,8 @@ class Switch:
 
     def __post_init__(self) -> None:
         """Reject a switch without an id."""
-        check(f"a switch {self.id!r}", (not self.id, "an empty id"))
+        if not self.id:
+            check(f"a switch {self.id!r}", (True, "an empty id"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,13 +184,16 @@ class Link:
 
     def __post_init__(self) -> None:
         """Two ends, and a rate that is unknown or not negative."""
-        check(
-            f"a link {self.a} - {self.b}",
-            (self.a == self.b, "the same id at both ends"),
-            (not self.kind, "an empty kind"),
-            (negative(self.bytes_per_second), f"bytes_per_second {self.bytes_per_second} below 0"),
-            (negative(self.assumed_bytes_per_second), f"assumed rate {self.assumed_bytes_per_second} below 0"),
-        )
+        rate, assumed = self.bytes_per_second, self.assumed_bytes_per_second
+        broken = (self.a == self.b, not self.kind, negative(rate), negative(assumed))
+        if True in broken:
+            told = (
+                "the same id at both ends",
+                "an empty kind",
+                f"bytes_per_second {rate} below 0",
+                f"assumed rate {assumed} below 0",
+            )
+            check(f"a link {self.a} - {self.b}", *zip(broken, told, strict=True))
 
     @property
     def capacity_bytes_per_second(self) -> float | None:
@@ -190,11 +211,10 @@ class Pair:
 
     def __post_init__(self) -> None:
         """Two ends, and one of nvidia-smi's labels."""
-        check(
-            f"a pair {self.a} - {self.b}",
-            (self.a == self.b, "the same id at both ends"),
-            (not PAIR_KIND.fullmatch(self.kind), f"kind {self.kind!r}, not NV#, PIX, PXB, PHB, NODE or SYS"),
-        )
+        broken = (self.a == self.b, PAIR_KIND.fullmatch(self.kind) is None)
+        if True in broken:
+            told = ("the same id at both ends", f"kind {self.kind!r}, not NV#, PIX, PXB, PHB, NODE or SYS")
+            check(f"a pair {self.a} - {self.b}", *zip(broken, told, strict=True))
 
     @property
     def is_nvlink(self) -> bool:
@@ -253,13 +273,14 @@ class Topology:
 
     def __post_init__(self) -> None:
         """Ids are unique, links join known ids, pairs join devices of one host once."""
-        ids = [*(d.id for d in self.devices), *(n.id for n in self.nics), *(s.id for s in self.switches)]
+        devices = self.devices
+        ids = [*(d.id for d in devices), *(n.id for n in self.nics), *(s.id for s in self.switches)]
         known = set(ids)
-        host_of = {device.id: device.host for device in self.devices}
+        host_of = {device.id: device.host for device in devices}
         unlinked = [end for link in self.links for end in (link.a, link.b) if end not in known]
         unpaired = [end for pair in self.pairs for end in (pair.a, pair.b) if end not in host_of]
         crossing = [f"{p.a} - {p.b}" for p in self.pairs if host_of.get(p.a) != host_of.get(p.b)]
-        twice = doubles(frozenset((pair.a, pair.b)) for pair in self.pairs)
+        twice = doubles((p.a, p.b) if p.a < p.b else (p.b, p.a) for p in self.pairs)
         check(
             "a topology",
             (not self.hosts, "no host"),
@@ -268,7 +289,7 @@ class Topology:
             *((True, f"a link to the unknown id {end!r}") for end in dict.fromkeys(unlinked)),
             *((True, f"a pair over the unknown id {end!r}") for end in dict.fromkeys(unpaired)),
             *((not unpaired, f"a pair between two hosts: {text}") for text in crossing),
-            *((True, f"two pairs over {' - '.join(sorted(ends))}") for ends in twice),
+            *((True, f"two pairs over {' - '.join(ends)}") for ends in twice),
         )
 
     @property
@@ -288,24 +309,16 @@ class Topology:
 
     @property
     def islands(self) -> tuple[tuple[str, ...], ...]:
-        """Device ids grouped by NVLink (connected parts), in device order; a lone device is its own island."""
-        joined = ((pair.a, pair.b) for pair in self.pairs if pair.is_nvlink)
+        """Device ids grouped by NVLink (connected parts), in device order; a lone device is its own island.
+
+        Pairs tell it within a host, and links to a common NVSwitch also between hosts.
+        """
+        own = {device.id for device in self.devices}
+        joined = [(pair.a, pair.b) for pair in self.pairs if pair.is_nvlink]
+        fabrics = {switch.id for switch in self.switches if switch.kind is SwitchKind.nvswitch and switch.host is None}
+        first: dict[str, str] = {}
+        for link in self.links if fabrics else ():
+            switch, name = (link.a, link.b) if link.a in fabrics else (link.b, link.a)
+            if switch in fabrics and name in own:
+                joined.append((first.setdefault(switch, name), name))
         return connected([device.id for device in self.devices], joined)
-
-
-def connected(ids: Iterable[str], joined: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
-    """Group the ids by what joins them, each group and the groups in the order of the ids; O(ids + joined)."""
-    leader = {name: name for name in ids}
-
-    def find(name: str) -> str:
-        while leader[name] != name:
-            leader[name] = leader[leader[name]]
-            name = leader[name]
-        return name
-
-    for a, b in joined:
-        leader[find(b)] = find(a)
-    groups: dict[str, list[str]] = {}
-    for name in leader:
-        groups.setdefault(find(name), []).append(name)
-    return tuple(tuple(group) for group in groups.values())

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
+from topology.grouping import connected
 from topology.link_rates import assumed_pcie_rate, assumed_socket_rate, pcie_rate, socket_rate
-from topology.model import Link, Pcie, Switch, SwitchKind, Topology, connected
+from topology.model import Link, Pcie, Switch, SwitchKind, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -224,14 +225,19 @@ def socket_link(a: str, b: str, cpu_name: str | None) -> Link:
 def told_link(a: str, b: str, kind: str, rate: Rate | None, assumed: Rate) -> Link:
     """Make a link of a rate from a table, or of an assumed one, said so."""
     if rate is not None:
-        return Link(a=a, b=b, kind=kind, bytes_per_second=rate.bytes_per_second, source=f"table: {rate.source}")
+        return Link(a=a, b=b, kind=kind, bytes_per_second=rate.bytes_per_second, source=table_source(rate))
     return Link(
         a=a,
         b=b,
         kind=kind,
         assumed_bytes_per_second=assumed.bytes_per_second,
-        source=f"unknown; assumed: {assumed.source}",
+        source=f"unknown; assumed: {assumed.source.removeprefix('assumed: ')}",
     )
+
+
+def table_source(rate: Rate) -> str:
+    """Say where a rate of a table comes from."""
+    return f"table: {rate.source} ({rate.date})"
 
 
 def _hidden(

@@ -171,7 +171,7 @@ def machine_of(world: World, rank: int, precision: str) -> Machine:
 
 def _peak(device: Device, host: Host) -> Peak | None:
     if device.kind is DeviceKind.gpu:
-        return peak(device.name)
+        return peak(device.name, device.memory_bytes)
     return cpu_peak(device, host.clock_hz, host.threads_per_core)
 
 

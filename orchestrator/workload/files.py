@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from orchestrator.dataset.disk import expanded, is_file, is_folder, reading
@@ -24,6 +25,11 @@ class TensorInfo:
 
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
 
 
 def hub_cache_dir(environment: Mapping[str, str], home: Path) -> Path:

@@ -25,7 +25,7 @@ _TOKENS_PER_TURN = 5  # role markers and line ends of a usual chat template
 _TOKENS_PER_CHAR = 0.3  # English text and code under a 32k vocabulary; used without a tokenizer
 
 
-def data_stats(samples: Samples, folder: Path) -> DataStats:
+def data_stats(samples: Samples, folder: Path | None) -> DataStats:
     """Count the rows' tokens, or estimate them.
 
     The longest row is the longest of those counted, and of the others as if each had the most
@@ -33,13 +33,13 @@ def data_stats(samples: Samples, folder: Path) -> DataStats:
 
     Args:
         samples: at least one training row.
-        folder: of the model, for its tokenizer.json.
+        folder: of the model, for its tokenizer.json; None for a model without files.
 
     Raises:
         UserError: the tokenizer cannot be read.
     """
     train = samples.train
-    tokenizer = _tokenizer(folder)
+    tokenizer = _tokenizer(folder) if folder else None
     counted: dict[int, float] = {}
     source = "guessed from the length of the text (the model has no tokenizer.json)"
     if tokenizer is not None:

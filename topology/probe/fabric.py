@@ -9,37 +9,29 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from topology.checks import normal_pci
+from topology.link_rates import nvlink_rate
 from topology.model import Link, Pair, Switch, SwitchKind
-from topology.units import GB
+from topology.pcie_tree import table_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from topology.link_rates import Rate
     from topology.probe.readings import AncestorReadings, GpuReadings, NvlinkReadings
+    from topology.reading import Reading
 
 # NVML_TOPOLOGY_*; INTERNAL (two GPUs on one board) is printed as PIX.
 _LABELS: Final[Mapping[int, str]] = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
-# Advertised GB/s of one NVLink in one direction by compute capability (NVIDIA whitepapers P100, V100, Turing,
-# A100, GA102, H100, B200, as of 2026-01). Later chips are unknown.
-_LINK_GB: Final[Mapping[tuple[int, int], float]] = {
-    (6, 0): 20.0,
-    (7, 0): 25.0,
-    (7, 5): 25.0,
-    (8, 0): 25.0,
-    (8, 6): 14.0625,
-    (9, 0): 25.0,
-    (10, 0): 50.0,
-    (10, 3): 50.0,
-}
-# By the driver's NVLink version code, for cards that do not tell their capability. Drivers hand out two numberings
-# (nvml.h: 4 is NVLink 3.0, 6 is 4.0, 7 is 5.0; the kernel driver's: 5 is 3.0, 7 is 4.0, 8 is 5.0): the slower holds.
-_VERSION_GB: Final[Mapping[int, float]] = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 14.0625, 6: 14.0625, 7: 25.0, 8: 50.0}
-_RATE_SOURCE: Final = "driver: active NVLink count; table: advertised rate of one link by chip generation"
+_COUNT_SOURCE: Final = "driver: active NVLink count"
+_SAME_BOARD: Final = "PIX"  # two MIG devices of one GPU
 _ACTIVE: Final = frozenset({1, 2})  # active, or asleep until there is traffic
 _TO_GPU, _TO_SWITCH = 0, 2
+_MIG: Final = 1  # the mode, in which links are off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +51,19 @@ class _Ports:
     to_switch: int
     unknown: int
     unread: int
-    link_bytes_per_second: float | None
+    rate: Rate | None  # of one link
+
+
+def level_labels(gpus: Sequence[GpuReadings], ancestors: Sequence[AncestorReadings]) -> dict[frozenset[str], str]:
+    """Return nvidia-smi's PCIe label of every two GPU addresses whose common ancestor NVML tells, NVLink aside."""
+    address = {gpu.index: normal_pci(gpu.pci.value or "") for gpu in gpus}
+    labels = {}
+    for row in ancestors:
+        a, b = address.get(row.a_index), address.get(row.b_index)
+        label = _LABELS.get(row.level.value) if row.level.value is not None else None
+        if a is not None and b is not None and label is not None:
+            labels[frozenset((a, b))] = label
+    return labels
 
 
 def join(
@@ -67,25 +71,28 @@ def join(
     ancestors: Sequence[AncestorReadings],
     host: str,
     gpu_addresses: frozenset[str],
+    tree_labels: Mapping[frozenset[str], str] = MappingProxyType({}),
+    switch_addresses: frozenset[str] = frozenset(),
 ) -> Fabric:
     """Label every pair of the GPUs (by device id) and bundle their NVLinks.
 
-    `gpu_addresses` are the PCI addresses of all GPUs of the host, hidden ones included.
+    `gpu_addresses` are the PCI addresses of all GPUs of the host, hidden ones included; `tree_labels` serve pairs of
+    device ids whose common ancestor NVML does not tell; `switch_addresses` are those of the NVSwitches on the bus.
     """
-    ports = {name: _ports(gpu, gpu_addresses) for name, gpu in gpus.items()}
+    ports = {name: _ports(gpu, gpu_addresses, switch_addresses) for name, gpu in gpus.items()}
     levels = {frozenset((row.a_index, row.b_index)): row.level for row in ancestors}
     pairs, links, warnings = [], [], _port_warnings(gpus, ports)
     for a, b in combinations(gpus, 2):
         direct = _direct(gpus[a], gpus[b], ports[a], ports[b])
         switched = min(ports[a].to_switch, ports[b].to_switch)
+        ends = f"GPU {gpus[a].index} and GPU {gpus[b].index}"
         level = levels.get(frozenset((gpus[a].index, gpus[b].index)))
-        label = _LABELS.get(level.value) if level is not None and level.value is not None else None
         if min(direct):
             links.append(_bundle(a, b, min(direct), ports[a], ports[b]))
-        if direct[0] != direct[1]:
-            ends = f"GPU {gpus[a].index} and GPU {gpus[b].index}"
+        if direct[0] != direct[1] and _MIG not in {gpus[a].mig_mode.value, gpus[b].mig_mode.value}:
             warnings.append(f"{ends}: {direct[0]} and {direct[1]} active NVLinks towards each other")
-        kind = f"NV{min(direct) or switched}" if min(direct) or switched else label
+        count = min(direct) or switched
+        kind = f"NV{count}" if count else _label(gpus[a], gpus[b], level) or tree_labels.get(frozenset((a, b)))
         if kind is None:
             code = "never asked" if level is None else level.error or f"level {level.value}"
             warnings.append(f"GPU {gpus[a].index} - GPU {gpus[b].index}: topology level unreadable ({code})")
@@ -95,31 +102,44 @@ def join(
     return Fabric(links=(*links, *up), pairs=tuple(pairs), switches=switches, warnings=tuple(warnings))
 
 
-def _ports(gpu: GpuReadings, gpu_addresses: frozenset[str]) -> _Ports:
+def _label(a: GpuReadings, b: GpuReadings, level: Reading[int] | None) -> str | None:
+    if a.index == b.index:
+        return _SAME_BOARD
+    return None if level is None or level.value is None else _LABELS.get(level.value)
+
+
+def _ports(gpu: GpuReadings, gpu_addresses: frozenset[str], switch_addresses: frozenset[str]) -> _Ports:
     active = [port for port in gpu.nvlinks if port.state.value in _ACTIVE]
-    kinds = [_end(port, gpu_addresses) for port in active]
-    rate = _link_gb(gpu, active)
+    kinds = [_end(port, gpu_addresses, switch_addresses) for port in active]
     towards = [port.remote_pci.value for port, kind in zip(active, kinds, strict=True) if kind == _TO_GPU]
     return _Ports(
         to_gpu=Counter(address for address in towards if address is not None),
         to_switch=kinds.count(_TO_SWITCH),
         unknown=len([kind for kind in kinds if kind not in {_TO_GPU, _TO_SWITCH}]) + towards.count(None),
         unread=len([port for port in gpu.nvlinks if port.state.error is not None]),
-        link_bytes_per_second=None if rate is None else rate * GB,
+        rate=_rate(gpu, active),
     )
 
 
-def _link_gb(gpu: GpuReadings, active: Sequence[NvlinkReadings]) -> float | None:
-    if gpu.compute_capability.value is not None:
-        return _LINK_GB.get(gpu.compute_capability.value)
-    rates = {_VERSION_GB.get(port.version.value) if port.version.value is not None else None for port in active}
-    return rates.pop() if len(rates) == 1 else None
+def _rate(gpu: GpuReadings, active: Sequence[NvlinkReadings]) -> Rate | None:
+    # Links of one GPU are of one kind; where they say otherwise, the slowest holds.
+    slowest: Rate | None = None
+    for version in {port.version.value for port in active}:
+        capability, name = gpu.compute_capability.value, gpu.name.value
+        rate = nvlink_rate(compute_capability=capability, name=name, version=version)
+        if rate is None:
+            return None
+        if slowest is None or rate.bytes_per_second < slowest.bytes_per_second:
+            slowest = rate
+    return slowest
 
 
-def _end(port: NvlinkReadings, gpu_addresses: frozenset[str]) -> int | None:
-    # Old drivers do not tell the type of the far end: then its address, matched against the GPUs, decides.
+def _end(port: NvlinkReadings, gpu_addresses: frozenset[str], switch_addresses: frozenset[str]) -> int | None:
+    # Old drivers do not tell the type of the far end: then what is known to sit at its address decides.
     if port.remote_type.value is not None:
         return port.remote_type.value
+    if port.remote_pci.value in switch_addresses:
+        return _TO_SWITCH
     return _TO_GPU if port.remote_pci.value in gpu_addresses else None
 
 
@@ -128,10 +148,12 @@ def _direct(a: GpuReadings, b: GpuReadings, a_ports: _Ports, b_ports: _Ports) ->
 
 
 def _bundle(a: str, b: str, count: int, a_ports: _Ports, b_ports: _Ports) -> Link:
-    rates = (a_ports.link_bytes_per_second, b_ports.link_bytes_per_second)
-    slower = min(rates[0], rates[1]) if rates[0] is not None and rates[1] is not None else None
-    rate = None if slower is None else count * slower
-    return Link(a=a, b=b, kind=f"NV{count}", bytes_per_second=rate, source=_RATE_SOURCE)
+    kind = f"NV{count}"
+    if a_ports.rate is None or b_ports.rate is None:
+        return Link(a=a, b=b, kind=kind, source=f"{_COUNT_SOURCE}; unknown: the rate of one link of this chip")
+    slower = min(a_ports.rate, b_ports.rate, key=lambda rate: rate.bytes_per_second)
+    rate, source = float(count * slower.bytes_per_second), f"{_COUNT_SOURCE}; {table_source(slower)}"
+    return Link(a=a, b=b, kind=kind, bytes_per_second=rate, source=source)
 
 
 def _switch_links(ports: Mapping[str, _Ports], host: str) -> tuple[tuple[Switch, ...], list[Link]]:

@@ -1,16 +1,19 @@
-"""Where each part of a topology file sits: under which NUMA node, below which PCI switches, and what it is."""
+"""Where each part of a topology file sits: on which host and NUMA node, below which PCI switches, and what it is."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from topology.checks import normal_pci
+from topology.checks import doubles, normal_pci
+from topology.probe.nccl_cpus import Cpu, cpus_of
 from topology.probe.nccl_tree import refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from topology.probe.nccl_tree import Element
 
 
@@ -22,16 +25,6 @@ class Role(Enum):
     switch = "switch"
     nvswitch = "nvswitch"
     unknown = "unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cpu:
-    """One `cpu` element, a NUMA node. `num_threads` counts the bits of its affinity mask."""
-
-    id: str
-    numa: int | None
-    num_threads: int
-    name: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +48,7 @@ class Place:
 
     @property
     def gpu(self) -> Element | None:
-        """The `gpu` element of this function."""
+        """The `gpu` element: the first where one GPU has several, one for each rank or part; each tells all of it."""
         return next(iter(self.element.inside("gpu")), None)
 
     @property
@@ -69,31 +62,52 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """One network port: a `net` element, or a function of a network class without any. No place if virtual."""
+    """One network port: a `net` element, or a function of a network class without any. No place if virtual.
+
+    NCCL hangs what is no PCI function on the first CPU each rank knows: listed by several CPUs, it is nearest none.
+    """
 
     id: str
     name: str
     cpu: Cpu
     net: Element | None
     place: Place | None
+    is_near: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """All of them, in document order."""
+    """All of them, in document order. `merged` are adapters NCCL made up of others that the file lists as well."""
 
     cpus: tuple[Cpu, ...]
     all: tuple[Place, ...]
     ports: tuple[Port, ...]
+    merged: tuple[str, ...] = ()
 
-    def of(self, role: Role) -> list[Place]:
-        """Return the places of one role."""
-        return [place for place in self.all if place.role is role]
+    def by_host(self) -> dict[str, Places]:
+        """Return what each host has, in document order: one, unless the file is of a NVLink domain of several."""
+        cpus: dict[str, list[Cpu]] = {}
+        places: dict[str, list[Place]] = {}
+        ports: dict[str, list[Port]] = {}
+        for cpu in self.cpus:
+            cpus.setdefault(cpu.host, []).append(cpu)
+        for place in self.all:
+            places.setdefault(place.cpu.host, []).append(place)
+        for port in self.ports:
+            ports.setdefault(port.cpu.host, []).append(port)
+        return {
+            host: Places(cpus=tuple(own), all=tuple(places.get(host, ())), ports=tuple(ports.get(host, ())))
+            for host, own in cpus.items()
+        }
+
+    def of(self, *roles: Role) -> list[Place]:
+        """Return the places of these roles."""
+        return [place for place in self.all if place.role in roles]
 
     @property
     def repeated(self) -> tuple[str, ...]:
-        """PCI addresses that more than one function claims, as edited files do."""
-        return tuple(address for address, count in Counter(place.address for place in self.all).items() if count > 1)
+        """PCI addresses that more than one function of a host claims, as edited files do."""
+        return tuple(address for _, address in doubles((place.cpu.host, place.address) for place in self.all))
 
     @property
     def shared_functions(self) -> tuple[str, ...]:
@@ -109,41 +123,30 @@ def find_places(system: Element, host: str) -> Places:
         TopologyError: if parts contradict each other, with the line of each.
 
     """
-    cpus, places, ports = [], [], []
-    seen: Counter[str] = Counter()
-    for element in system.inside("cpu"):
-        cpu = _cpu(element, host)
-        cpus.append(cpu)
-        tops = element.inside("pci")
-        below = [place for pci in tops for place in _functions(pci, cpu, host, None, seen)]
+    cpus, problems = cpus_of(system, host)
+    places, ports, loose = [], [], []
+    seen: Counter[tuple[str, str]] = Counter()
+    for element, cpu in zip(system.inside("cpu"), cpus, strict=True):
+        below = [place for pci in element.inside("pci") for place in _functions(pci, cpu, None, seen)]
         places += below
-        ports += [port for place in below if place.role is Role.nic for port in _ports(place, host)]
+        ports += [port for place in below if place.role is Role.nic for port in _ports(place)]
         nets = [net for nic in element.inside("nic") for net in nic.inside("net")]
-        ports += [_port(net, cpu, None, host) for net in nets]
-    problems = [*_contradictions(system), *(problem for place in places for problem in _misfits(place))]
+        loose += [_port(net, cpu, None) for net in nets]
+    ports += _once(loose)
+    problems += [*_twice(places, ports), *(problem for place in places for problem in _misfits(place))]
     if problems:
         raise refusal(*problems)
-    return Places(cpus=tuple(cpus), all=tuple(places), ports=_distinct(ports))
+    kept, merged = _without_merged(ports)
+    return Places(cpus=tuple(cpus), all=tuple(places), ports=_distinct(kept), merged=merged)
 
 
-def _cpu(element: Element, host: str) -> Cpu:
-    node = element.get("numaid")
-    numa = None if node is None or node == "-1" else int(node)
-    vendor, family, model = (element.get(key) for key in ("vendor", "familyid", "modelid"))
-    return Cpu(
-        id=f"{host}/node{'?' if numa is None else numa}",
-        numa=numa,
-        num_threads=sum(int(part, 16).bit_count() for part in (element.get("affinity") or "0").split(",")),
-        name=vendor and f"{vendor}{f' {family}/{model}' if family and model else ''}",
-    )
-
-
-def _functions(pci: Element, cpu: Cpu, host: str, above: Place | None, seen: Counter[str]) -> list[Place]:
+def _functions(pci: Element, cpu: Cpu, above: Place | None, seen: Counter[tuple[str, str]]) -> list[Place]:
     address = normal_pci(pci.attributes["busid"]) or ""
-    seen[address] += 1
+    seen[cpu.host, address] += 1
+    count = seen[cpu.host, address]
     place = Place(
         element=pci,
-        id=f"{host}/{address}" + (f"#{seen[address]}" if seen[address] > 1 else ""),
+        id=f"{cpu.host}/{address}" + (f"#{count}" if count > 1 else ""),
         address=address,
         role=_role(pci),
         cpu=cpu,
@@ -151,8 +154,7 @@ def _functions(pci: Element, cpu: Cpu, host: str, above: Place | None, seen: Cou
         path=() if above is None else (*above.path, above.id),
         top=address if above is None else above.top,
     )
-    inner = pci.inside("pci")
-    return [place, *(below for child in inner for below in _functions(child, cpu, host, place, seen))]
+    return [place, *(below for child in pci.inside("pci") for below in _functions(child, cpu, place, seen))]
 
 
 def _role(pci: Element) -> Role:
@@ -168,58 +170,72 @@ def _role(pci: Element) -> Role:
     return Role.nvswitch if pci_class == "0x068000" else Role.unknown
 
 
-def _ports(place: Place, host: str) -> list[Port]:
+def _ports(place: Place) -> list[Port]:
     nets = [net for nic in place.element.inside("nic") for net in nic.inside("net")]
     if nets:
-        return [_port(net, place.cpu, place, host) for net in nets]
+        return [_port(net, place.cpu, place) for net in nets]
     return [Port(id=f"{place.id}/port", name=place.address, cpu=place.cpu, net=None, place=place)]
 
 
-def _port(net: Element, cpu: Cpu, place: Place | None, host: str) -> Port:
+def _port(net: Element, cpu: Cpu, place: Place | None) -> Port:
     name = net.attributes["name"].strip()
-    return Port(id=f"{host}/{name}", name=name, cpu=cpu, net=net, place=place)
+    return Port(id=f"{cpu.host}/{name}", name=name, cpu=cpu, net=net, place=place)
 
 
-def _distinct(ports: list[Port]) -> tuple[Port, ...]:
+def _number(port: Port) -> str:
+    return (port.net.get("port") if port.net is not None else None) or "?"
+
+
+def _once(loose: Sequence[Port]) -> list[Port]:
+    # One adapter that several CPUs of a host list is one adapter; twice under one CPU it is a contradiction.
+    kept: list[Port] = []
+    first: dict[tuple[str, str], int] = {}
+    for port in loose:
+        at = first.setdefault((port.id, _number(port)), len(kept))
+        if at < len(kept) and kept[at].cpu != port.cpu:
+            kept[at] = replace(kept[at], is_near=False)
+        else:
+            kept.append(port)
+    return kept
+
+
+def _without_merged(ports: Sequence[Port]) -> tuple[list[Port], tuple[str, ...]]:
+    # NCCL names an adapter it merged `mlx5_0+mlx5_1`. Where its parts are listed too, they are the hardware.
+    names = {(port.cpu.host, port.name) for port in ports}
+    merged = [
+        port
+        for port in ports
+        if "+" in port.name and all((port.cpu.host, part) in names for part in port.name.split("+"))
+    ]
+    left_out = {(port.id, _number(port)) for port in merged}
+    return [port for port in ports if (port.id, _number(port)) not in left_out], tuple(port.id for port in merged)
+
+
+def _distinct(ports: Sequence[Port]) -> tuple[Port, ...]:
     # Ports of one adapter share its name; NCCL_IB_HCA writes them as NAME:PORT.
     counts = Counter(port.id for port in ports)
-    return tuple(
-        Port(
-            id=f"{port.id}:{port.net.get('port') or '?'}", name=port.name, cpu=port.cpu, net=port.net, place=port.place
-        )
-        if counts[port.id] > 1 and port.net is not None
-        else port
-        for port in ports
-    )
+    return tuple(replace(port, id=f"{port.id}:{_number(port)}") if counts[port.id] > 1 else port for port in ports)
 
 
-def _contradictions(system: Element) -> list[str]:
+def _twice(places: Sequence[Place], ports: Sequence[Port]) -> list[str]:
+    told = [(f"the GPU {place.address}", place.cpu.host, place.element) for place in places if place.role is Role.gpu]
+    told += [(f"the port {port.name}:{_number(port)}", port.cpu.host, port.net) for port in ports if port.net]
     problems = []
     seen: dict[tuple[str, str], int] = {}
-    for element in system.walk():
-        key = None
-        if element.tag == "pci" and _role(element) is Role.gpu:
-            key = ("the GPU", normal_pci(element.attributes["busid"]) or "")
-        elif element.tag == "cpu":
-            key = ("the NUMA node", str(int(element.attributes["numaid"])))
-        elif element.tag == "net":
-            key = ("the port", f"{element.get('name')}:{element.get('port') or '?'}")
-        if key in seen:
-            problems.append(f"line {element.line}: {key[0]} {key[1]} again, first on line {seen[key]}")
-        elif key is not None:
-            seen[key] = element.line
-    hashes = {cpu.get("host_hash") for cpu in system.inside("cpu")} - {None}
-    if len(hashes) > 1:
-        problems.append(f"line {system.line}: CPUs of {len(hashes)} hosts (host_hash); dump the topology of one host")
+    for what, host, element in told:
+        if (what, host) in seen:
+            problems.append(f"line {element.line}: {what} again, first on line {seen[what, host]}")
+        seen.setdefault((what, host), element.line)
     return problems
 
 
 def _misfits(place: Place) -> list[str]:
     where, inner = f"line {place.element.line}: the PCI function {place.address}", place.element
     problems = []
-    if len(inner.inside("gpu")) > 1:
-        problems.append(f"{where} holds {len(inner.inside('gpu'))} GPUs; parts of one GPU are not supported")
-    if inner.inside("gpu") and inner.inside("nic"):
+    gpus = inner.inside("gpu")
+    if len({gpu.get("sm") for gpu in gpus}) > 1 or len({gpu.get("dev") for gpu in gpus}) > 1:
+        problems.append(f"{where} holds {len(gpus)} GPUs of different dev or sm")
+    if gpus and inner.inside("nic"):
         problems.append(f"{where} is both a GPU and a NIC")
     if place.role in {Role.gpu, Role.nic} and inner.inside("pci"):
         problems.append(f"{where} is a {place.role.value} with other functions below it")

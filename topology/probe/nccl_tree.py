@@ -1,12 +1,13 @@
 """The XML of NCCL and RCCL topology files as a small tree: checked against the format's grammar, and bounded.
 
-Grammar (NVIDIA/nccl src/graph/xml.cc): system holds cpu; cpu holds pci and nic; pci holds pci, gpu, nic and pcilink;
-gpu holds nvlink, c2c and (RCCL) xgmi; nic holds net. Elements of other names are skipped, as NCCL does. A file may
-come from anyone: no document type, no entities, and limits on size, depth and number of elements.
+Grammar (NVIDIA/nccl src/graph/xml.cc, 2.4 to 2.30): system holds cpu; cpu holds pci and nic; pci holds pci, gpu, nic
+and pcilink; gpu holds nvlink, c2c and (RCCL) xgmi; nic holds net. Elements of other names are skipped, as NCCL does.
+A file may come from anyone: no document type, no entities, and limits on size, depth and number of elements.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,15 @@ _MAX_ELEMENTS: Final = 8192
 _MAX_ATTRIBUTES: Final = 64
 _MAX_VALUE: Final = 1024
 _MAX_PROBLEMS: Final = 20
+# The longer ones first: UTF-32 begins as UTF-16 does.
+_MARKS: Final = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+_UTF8: Final = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
+_WIDE: Final = re.compile(r"utf-?(?:16|32)|ucs|iso-10646", re.IGNORECASE)
 _VERSIONS: Final = frozenset({"1", "2"})  # NCCL, RCCL
 
 _CHILDREN: Final[Mapping[str, frozenset[str]]] = {
@@ -51,6 +61,7 @@ _PATTERNS: Final[Mapping[tuple[str, str], re.Pattern[str]]] = {
     key: re.compile(pattern, re.ASCII)
     for key, pattern in {
         ("cpu", "numaid"): r"-1|\d{1,6}",
+        ("cpu", "host_hash"): r"(?:0x)?[0-9a-fA-F]{1,16}",
         ("cpu", "affinity"): r"(?:[0-9a-fA-F]+(?:,[0-9a-fA-F]+)*)?",
         ("cpu", "familyid"): _WHOLE,
         ("cpu", "modelid"): _WHOLE,
@@ -59,6 +70,7 @@ _PATTERNS: Final[Mapping[tuple[str, str], re.Pattern[str]]] = {
         ("gpu", "dev"): _WHOLE,
         ("gpu", "rank"): _WHOLE,
         ("gpu", "sm"): r"\d{1,4}",
+        ("gpu", "mlopart"): _WHOLE,
         ("nvlink", "target"): r"[0-9a-fA-F:.]+",
         ("nvlink", "count"): r"\d{1,3}",
         ("nvlink", "tclass"): _HEX,
@@ -66,7 +78,7 @@ _PATTERNS: Final[Mapping[tuple[str, str], re.Pattern[str]]] = {
         ("xgmi", "count"): r"\d{1,3}",
         ("c2c", "bw"): _WHOLE,
         ("c2c", "count"): r"\d{1,3}",
-        ("net", "name"): r".+",
+        ("net", "name"): r"(?s:.+)",
         ("net", "speed"): _WHOLE,
         ("net", "port"): _WHOLE,
         ("net", "guid"): rf"{_HEX}|\d{{1,20}}",
@@ -126,7 +138,8 @@ def read_document(content: bytes) -> Document:
     """
     if len(content) > MAX_BYTES:
         raise refusal(f"line 1: {len(content)} bytes, more than the {MAX_BYTES} a topology file may have")
-    builder = _Builder()
+    _check_encoding(content)
+    builder = _Builder(is_ascii=content.isascii())
     try:
         root = builder.read(content)
     except expat.ExpatError as error:
@@ -139,6 +152,16 @@ def read_document(content: bytes) -> Document:
     if problems:
         raise refusal(*problems)
     return Document(root=root, skipped=tuple(builder.skipped))
+
+
+def _check_encoding(content: bytes) -> None:
+    found = next((name for mark, name in _MARKS if content.startswith(mark)), None)
+    if found is not None:
+        raise refusal(f"line 1: {found} text; topology files are ASCII or UTF-8")
+    at = content.find(b"\0")
+    if at >= 0:
+        line = content.count(b"\n", 0, at) + 1
+        raise refusal(f"line {line}: a NUL byte (binary data, or text of two or four bytes a character)")
 
 
 def _faults(element: Element) -> Iterator[str]:
@@ -161,7 +184,8 @@ def _faults(element: Element) -> Iterator[str]:
 class _Builder:
     # Expat's handlers. An exception raised in one ends the parse at once, so no limit is overrun by more than one.
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_ascii: bool) -> None:
+        self._is_ascii = is_ascii
         self.skipped: dict[str, None] = {}
         self._open: list[tuple[str, int, dict[str, str], list[Element]]] = []
         self._skipping = 0
@@ -170,6 +194,7 @@ class _Builder:
         # A fixed encoding: NCCL writes ASCII, and a codec named by the file is one more thing to trust.
         self._parser = expat.ParserCreate(encoding="utf-8")
         self._parser.buffer_text = True
+        self._parser.XmlDeclHandler = self._declaration
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._text
@@ -225,6 +250,12 @@ class _Builder:
     def _text(self, text: str) -> None:
         if not self._skipping and text.strip():
             raise refusal(f"line {self._line}: text between elements: {text.strip()[:40]!r}")
+
+    def _declaration(self, _: str, encoding: str | None, __: int) -> None:
+        # What is ASCII reads the same in every one-byte encoding, so that its name does not matter.
+        name = encoding or "utf-8"
+        if name.lower() not in _UTF8 and (not self._is_ascii or _WIDE.match(name)):
+            raise refusal(f"line {self._line}: the encoding {name[:40]!r}; topology files are ASCII or UTF-8")
 
     def _doctype(self, *_: object) -> None:
         raise refusal(f"line {self._line}: a document type declaration (DOCTYPE); topology files have none")

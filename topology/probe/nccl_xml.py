@@ -7,49 +7,32 @@ host bridges: the first are unknown (or a table's) with a warning, the second ar
 from __future__ import annotations
 
 import re
-from itertools import combinations
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from topology.hardware import peak
 from topology.model import Device, DeviceKind, Host, Link, Nic, Switch, SwitchKind, Topology
-from topology.probe.nccl_links import NO_RATE, join_gpus, pci_bytes_per_second, pci_warnings
+from topology.probe.nccl_links import join_gpus
+from topology.probe.nccl_names import gpu_name
+from topology.probe.nccl_pcie import pcie_of, pcie_parts
 from topology.probe.nccl_places import Places, Role, find_places
 from topology.probe.nccl_tree import read_document, refusal
+from topology.probe.nccl_warnings import left_out, memory_warnings, port_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
+    from topology.probe.fabric import Fabric
+    from topology.probe.nccl_pcie import PcieParts
     from topology.probe.nccl_places import Place, Port
 
 _MEGABIT_BYTES: Final = 125_000
 # Above any port there is; libfabric providers (cxi) have been seen to write kilobits.
 _MAX_MEGABITS: Final = 10_000_000
 _MAX_GPUS: Final = 256
+_MAX_PAIRS: Final = _MAX_GPUS * (_MAX_GPUS - 1) // 2
 _MAX_CPUS: Final = 64
 _RDMA: Final = re.compile(r"(?:mlx\d|bnxt_re|irdma|roce|rocep|ibp|hns_|erdma|mana_)", re.IGNORECASE)
-_NVIDIA: Final = "0x10de"
-_VENDORS: Final[Mapping[str, str]] = {_NVIDIA: "NVIDIA", "0x1002": "AMD", "0x1d94": "Hygon"}
-# NVIDIA device ids and the names NVML gives them (pci.ids 2026.08.22); other ids keep their number.
-_NAMES: Final[Mapping[str, str]] = {
-    "0x1db1": "Tesla V100-SXM2-16GB",
-    "0x1db4": "Tesla V100-PCIE-16GB",
-    "0x1db5": "Tesla V100-SXM2-32GB",
-    "0x1db6": "Tesla V100-PCIE-32GB",
-    "0x1eb8": "Tesla T4",
-    "0x20b0": "NVIDIA A100-SXM4-40GB",
-    "0x20b2": "NVIDIA A100-SXM4-80GB",
-    "0x20b5": "NVIDIA A100 80GB PCIe",
-    "0x20f1": "NVIDIA A100-PCIE-40GB",
-    "0x2235": "NVIDIA A40",
-    "0x2236": "NVIDIA A10",
-    "0x2237": "NVIDIA A10G",
-    "0x26b9": "NVIDIA L40S",
-    "0x27b8": "NVIDIA L4",
-    "0x2330": "NVIDIA H100 80GB HBM3",
-    "0x2331": "NVIDIA H100 PCIe",
-    "0x2335": "NVIDIA H200",
-    "0x2901": "NVIDIA B200",
-}
 _BEFORE_ROOT: Final = re.compile(rb"(?:\s+|<\?[^>]{0,200}\?>)*")
 _ROOT: Final = re.compile(rb"<system\s[^<>]*\bversion\s*=")
 
@@ -72,7 +55,9 @@ def _skip(text: bytes, at: int) -> int:
 
 
 def parse_nccl_xml(content: bytes, *, host: str) -> Topology:
-    """Read the bytes of a topology file of NCCL or RCCL as the machine of one host.
+    """Read the bytes of a topology file of NCCL or RCCL.
+
+    It is the machine of one host, or where NCCL wrote a NVLink domain of several, of HOST-0, HOST-1 and so on.
 
     Raises:
         TopologyError: naming line and reason, if it is cut off, no topology, or tells what cannot be.
@@ -80,32 +65,62 @@ def parse_nccl_xml(content: bytes, *, host: str) -> Topology:
     """
     document = read_document(content)
     places = find_places(document.root, host)
-    gpus = sorted(places.of(Role.gpu), key=_order)
-    if len(gpus) > _MAX_GPUS or len(places.cpus) > _MAX_CPUS:
-        raise refusal(f"line 1: {len(gpus)} GPUs and {len(places.cpus)} cpu elements; one host has fewer")
-    fabric = join_gpus(gpus, places, host)
-    devices = tuple(_device(place, host) for place in gpus)
-    nics = tuple(_nic(port) for port in places.ports)
+    by_host = places.by_host()
+    _check_sizes(list(by_host.values()))
+    parts = [_one_host(own, name) for name, own in by_host.items()]
+    hosts = tuple(made for made, _, _ in parts)
+    fabrics, trees = [fabric for _, fabric, _ in parts], [tree for _, _, tree in parts]
+    switches, links = _joined(fabrics, host)
+    if len(hosts) > 1:
+        hosts = tuple(_in_domain(made, host, links) for made in hosts)
+    devices = [device for made in hosts for device in made.devices]
     warnings = [
-        *_memory_warnings(devices),
-        *_left_out(places, document.skipped),
-        *fabric.warnings,
-        *pci_warnings(places),
-        *_port_warnings(places.ports),
+        *memory_warnings(devices),
+        *left_out(places, document.skipped),
+        *_told(hosts, [fabric.warnings for fabric in fabrics]),
+        *_told(hosts, [tree.warnings for tree in trees]),
+        *port_warnings(places.ports, [nic for made in hosts for nic in made.nics]),
     ]
     return Topology(
-        hosts=(_host(places, host, devices, nics),),
-        links=(*fabric.links, *_tree_links(places)),
-        pairs=fabric.pairs,
-        switches=(*fabric.switches, *_switches(places, host)),
+        hosts=hosts,
+        links=(*links, *(link for tree in trees for link in tree.links)),
+        pairs=tuple(pair for fabric in fabrics for pair in fabric.pairs),
+        switches=(*switches, *(switch for tree in trees for switch in tree.switches)),
         warnings=tuple(warnings),
         source="nccl-xml",
     )
 
 
+def _check_sizes(by_host: Sequence[Places]) -> None:
+    num_gpus = [len(places.of(Role.gpu)) for places in by_host]
+    num_cpus = [len(places.cpus) for places in by_host]
+    if max(num_gpus) > _MAX_GPUS or max(num_cpus) > _MAX_CPUS:
+        raise refusal(f"line 1: {max(num_gpus)} GPUs and {max(num_cpus)} cpu elements; one host has fewer")
+    if any(sum(count * (count - 1) // 2 for count in counts) > _MAX_PAIRS for counts in (num_gpus, num_cpus)):
+        raise refusal(f"line 1: {sum(num_gpus)} GPUs and {sum(num_cpus)} cpu elements; a NVLink domain has fewer")
+
+
+def _one_host(places: Places, name: str) -> tuple[Host, Fabric, PcieParts]:
+    gpus = sorted(places.of(Role.gpu), key=_order)
+    tree = pcie_parts(places)
+    devices = tuple(_device(place) for place in gpus)
+    named = [cpu.name for cpu in places.cpus if cpu.name is not None]
+    counts = [cpu.num_threads for cpu in places.cpus if cpu.num_threads is not None]
+    host = Host(
+        name=name,
+        memory_bytes=None,
+        cores=sum(counts) or None if len(counts) == len(places.cpus) else None,
+        devices=devices,
+        nics=tuple(_nic(port) for port in places.ports),
+        cpu_name=named[0] if named else None,
+        is_virtual=tree.is_virtual,
+    )
+    return host, join_gpus(gpus, [device.name for device in devices], name), tree
+
+
 def _order(place: Place) -> int:
     index = _index(place)
-    return _MAX_GPUS if index is None else index
+    return 2**31 if index is None else index
 
 
 def _index(place: Place) -> int | None:
@@ -113,12 +128,12 @@ def _index(place: Place) -> int | None:
     return int(dev) if dev is not None and int(dev) >= 0 else None
 
 
-def _device(place: Place, host: str) -> Device:
-    name = _name(place)
+def _device(place: Place) -> Device:
+    name = gpu_name(place.element)
     known = peak(name)
     return Device(
         id=place.id,
-        host=host,
+        host=place.cpu.host,
         kind=DeviceKind.gpu,
         name=name,
         memory_bytes=None if known is None else known.memory_bytes,
@@ -126,16 +141,9 @@ def _device(place: Place, host: str) -> Device:
         pci=place.address,
         index=_index(place),
         compute_capability=place.compute_capability,
+        pcie=pcie_of(place.element),
+        cpus=place.cpu.cpus,
     )
-
-
-def _name(place: Place) -> str:
-    vendor, device = ((place.element.get(key) or "").lower() for key in ("vendor", "device"))
-    if vendor == _NVIDIA and device in _NAMES:
-        return _NAMES[device]
-    if not vendor or not device:
-        return "unknown GPU"
-    return f"{_VENDORS.get(vendor, vendor)} GPU {vendor.removeprefix('0x')}:{device.removeprefix('0x')}"
 
 
 def _nic(port: Port) -> Nic:
@@ -144,7 +152,7 @@ def _nic(port: Port) -> Nic:
         name=port.name,
         kind=_kind(port),
         bytes_per_second=_rate(port),
-        numa=port.cpu.numa,
+        numa=port.cpu.numa if port.is_near else None,
         pci=None if port.place is None else port.place.address,
     )
 
@@ -155,94 +163,35 @@ def _rate(port: Port) -> float | None:
 
 
 def _kind(port: Port) -> str:
-    # InfiniBand adapters are class 0x0207. Ethernet ones with a verbs name are RoCE. Without a function, unknown.
+    # InfiniBand adapters are class 0x0207. Ethernet ones with a verbs name are RoCE. Without a function, or where
+    # NCCL found no more than "a network function" (0x02), unknown.
     pci_class = port.place.pci_class if port.place is not None else None
-    if pci_class is None:
+    if pci_class is None or pci_class == "0x02":
         return "unknown"
     if pci_class.startswith("0x0207"):
         return "infiniband"
     return "roce" if port.net is not None and _RDMA.match(port.name) else "ethernet"
 
 
-def _switches(places: Places, host: str) -> list[Switch]:
-    sockets = [Switch(id=cpu.id, kind=SwitchKind.socket, host=host) for cpu in places.cpus]
-    shared = [Switch(id=name, kind=SwitchKind.pcie, host=host) for name in places.shared_functions]
-    trees = [Switch(id=place.id, kind=SwitchKind.pcie, host=host) for place in places.of(Role.switch)]
-    return [*sockets, *trees, *shared]
+def _joined(fabrics: Sequence[Fabric], name: str) -> tuple[list[Switch], list[Link]]:
+    # NCCL joins hosts in one file only where one NVLink fabric joins their GPUs: its switches are one node.
+    switches = [switch for fabric in fabrics for switch in fabric.switches]
+    links = [link for fabric in fabrics for link in fabric.links]
+    if len(fabrics) == 1 or not switches:
+        return switches, links
+    own = {switch.id for switch in switches}
+    shared = Switch(id=f"{name}/nvswitch", kind=SwitchKind.nvswitch)
+    return [shared], [replace(link, b=shared.id) if link.b in own else link for link in links]
 
 
-def _tree_links(places: Places) -> list[Link]:
-    shared = frozenset(places.shared_functions)
-    ports: dict[str, list[str]] = {}
-    for port in places.ports:
-        if port.place is not None:
-            ports.setdefault(port.place.id, []).append(port.id)
-    links = []
-    for place in places.all:
-        ends = ports.get(place.id, []) if place.role is Role.nic else [place.id]
-        if place.id in shared:
-            links += [Link(a=end, b=place.id, kind="port", source=NO_RATE) for end in ends]
-            ends = [place.id]
-        if place.role in {Role.gpu, Role.switch, Role.nic}:
-            rate = pci_bytes_per_second(place.element)
-            source = NO_RATE if rate is None else "table"
-            links += [Link(a=end, b=place.parent, kind="PCIe", source=source, bytes_per_second=rate) for end in ends]
-    virtual = [port for port in places.ports if port.place is None]
-    links += [Link(a=port.id, b=port.cpu.id, kind="virtual", source=NO_RATE) for port in virtual]
-    return links + [Link(a=a.id, b=b.id, kind="SYS", source=NO_RATE) for a, b in combinations(places.cpus, 2)]
+def _in_domain(host: Host, name: str, links: Sequence[Link]) -> Host:
+    shared = f"{name}/nvswitch"
+    joined = {link.a for link in links if link.b == shared}
+    devices = (replace(device, fabric=shared) if device.id in joined else device for device in host.devices)
+    return replace(host, devices=tuple(devices))
 
 
-def _host(places: Places, host: str, devices: tuple[Device, ...], nics: tuple[Nic, ...]) -> Host:
-    named = [cpu.name for cpu in places.cpus if cpu.name is not None]
-    return Host(
-        name=host,
-        memory_bytes=None,
-        cores=sum(cpu.num_threads for cpu in places.cpus) or None,
-        devices=devices,
-        nics=nics,
-        cpu_name=named[0] if named else None,
-    )
-
-
-def _memory_warnings(devices: tuple[Device, ...]) -> list[str]:
-    unknown = [device.id for device in devices if device.memory_bytes is None]
-    warnings = ["the file tells no host memory"]
-    if len(unknown) < len(devices):
-        warnings.append(
-            f"the file tells no GPU memory: {len(devices) - len(unknown)} GPU(s) have the table's, by PCI id"
-        )
-    if unknown:
-        warnings.append(f"the memory of {len(unknown)} GPU(s) is unknown: {_listed(unknown)}")
-    return warnings
-
-
-def _left_out(places: Places, skipped: tuple[str, ...]) -> list[str]:
-    warnings = []
-    unclassed = [place.address for place in places.of(Role.unknown) if place.pci_class is None]
-    other = [f"{place.address} ({place.pci_class})" for place in places.of(Role.unknown) if place.pci_class is not None]
-    if places.repeated:
-        warnings.append(f"PCI addresses that more than one function has: {_listed(places.repeated)}")
-    if unclassed:
-        text = "PCI function(s) without a class, which NCCL looks up on the machine"
-        warnings.append(f"{len(unclassed)} {text}; they are left out: {_listed(unclassed)}")
-    if other:
-        warnings.append(f"{len(other)} PCI function(s) of other classes left out: {_listed(other)}")
-    if skipped:
-        warnings.append(f"unknown elements skipped: {_listed(skipped)}")
-    return warnings
-
-
-def _port_warnings(ports: tuple[Port, ...]) -> list[str]:
-    warnings, silent = [], []
-    for port in ports:
-        speed = port.net.get("speed") if port.net is not None else None
-        if speed is None:
-            silent.append(port.id)
-        elif _rate(port) is None:
-            warnings.append(f"NIC {port.id}: {speed} Mb/s is no rate of a port; its rate is unknown")
-    return warnings + ([f"the rate of {len(silent)} NIC(s) is unknown: {_listed(silent)}"] if silent else [])
-
-
-def _listed(names: list[str] | tuple[str, ...], limit: int = 16) -> str:
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + rest
+def _told(hosts: Sequence[Host], texts: Sequence[tuple[str, ...]]) -> list[str]:
+    if len(hosts) == 1:
+        return list(texts[0])
+    return [f"{host.name}: {text}" for host, own in zip(hosts, texts, strict=True) for text in own]

@@ -2,68 +2,55 @@
 
 from __future__ import annotations
 
-import errno
 import re
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from topology.checks import normal_pci
 from topology.probe.cgroup import ReadingAbsentError, cpu_quota_cores, memory_headroom_bytes, memory_limit_bytes
-from topology.probe.readings import HostReadings, NicReadings, NumaReadings, PciReadings
+from topology.probe.host_readings import HostReadings, NumaReadings
+from topology.probe.kernel_files import attempt, read_text, read_word, then
+from topology.probe.nics import read_nics
+from topology.probe.pci import nvidia_functions, read_functions
 from topology.reading import Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-P = ParamSpec("P")
-V = TypeVar("V")
-W = TypeVar("W")
-
 _KIB: Final = 1024
-_MEGABIT_BYTES: Final = 125_000
-_IPOIB: Final = "32"
+_DMI: Final = "sys/class/dmi/id"
+_DEVICE_TREE_MODEL: Final = "proc/device-tree/model"
 _NODES: Final = "sys/devices/system/node"
+_MAX_CPU: Final = 8191  # of the largest kernels
 
 
 def read_host(root: Path, pci_addresses: tuple[str, ...] = ()) -> HostReadings:
     """Read this host; each reading is a value or an error code, and nothing is raised.
 
-    `pci_addresses` are functions whose NUMA node is wanted too (the GPUs').
+    `pci_addresses` are functions whose place is wanted too (the GPUs'); NVIDIA GPUs on the bus and NICs are found.
     """
     cpuinfo = attempt("/proc/cpuinfo", _cpuinfo, root)
     meminfo = attempt("/proc/meminfo", _meminfo, root)
+    nics = read_nics(root)
+    nic_addresses = (nic.pci.value for nic in nics if nic.pci.value is not None)
     return HostReadings(
-        name=attempt("/proc/sys/kernel/hostname", _text, root / "proc/sys/kernel/hostname"),
+        name=attempt("/proc/sys/kernel/hostname", read_text, root / "proc/sys/kernel/hostname"),
         cpus=attempt("/proc/self/status, cpu/online", _usable_cpus, root),
         cpu_quota_cores=attempt("cgroup cpu quota", cpu_quota_cores, root),
-        memory_total_bytes=_then(meminfo, lambda lines: lines["MemTotal"]),
-        memory_available_bytes=_then(meminfo, lambda lines: lines["MemAvailable"]),
+        memory_total_bytes=then(meminfo, lambda lines: lines["MemTotal"]),
+        memory_available_bytes=then(meminfo, lambda lines: lines["MemAvailable"]),
         memory_limit_bytes=attempt("cgroup memory limit", memory_limit_bytes, root),
         memory_headroom_bytes=attempt("cgroup memory use", memory_headroom_bytes, root),
-        cpu_name=_then(cpuinfo, lambda blocks: blocks[0]["model name"]),
-        cpu_flags=_then(cpuinfo, lambda blocks: tuple((blocks[0].get("flags") or blocks[0]["Features"]).split())),
+        cpu_name=then(cpuinfo, lambda blocks: blocks[0]["model name"]),
+        cpu_flags=then(cpuinfo, lambda blocks: tuple((blocks[0].get("flags") or blocks[0]["Features"]).split())),
         clock_hz=_clock(root, cpuinfo),
-        sockets=_then(cpuinfo, lambda blocks: len({block["physical id"] for block in blocks})),
-        threads_per_core=_then(cpuinfo, _threads_per_core),
+        sockets=then(cpuinfo, lambda blocks: len({block["physical id"] for block in blocks})),
+        threads_per_core=then(cpuinfo, _threads_per_core),
         numa_nodes=_numa_nodes(root),
-        nics=(*_ethernet(root), *_infiniband(root)),
-        pci_functions=tuple(
-            PciReadings(address=address, numa=_numa_of(root, root / "sys/bus/pci/devices" / address))
-            for address in pci_addresses
-        ),
+        nics=nics,
+        pci_functions=read_functions(root, (*pci_addresses, *nvidia_functions(root), *nic_addresses)),
+        system_vendor=attempt(f"/{_DMI}/sys_vendor", read_word, root / _DMI / "sys_vendor"),
+        product_name=_product_name(root),
+        hypervisor=attempt("/sys/hypervisor/type", read_word, root / "sys/hypervisor/type"),
     )
-
-
-def attempt(source: str, read: Callable[P, V], *args: P.args, **kwargs: P.kwargs) -> Reading[V]:
-    """Call `read` with the rest; turn what it raises into an error code (`ENOENT`, `MALFORMED`, `UNLIMITED`)."""
-    try:
-        return Reading(source=source, value=read(*args, **kwargs))
-    except ReadingAbsentError as absent:
-        return Reading(source=source, error=absent.code)
-    except OSError as error:
-        return Reading(source=source, error=errno.errorcode.get(error.errno or 0, "OSERROR"))
-    except (ValueError, LookupError):
-        return Reading(source=source, error="MALFORMED")
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
@@ -71,32 +58,18 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
     cpus: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        cpus.extend(range(int(first), int(last or first) + 1))
+        cpus.extend(range(int(first), min(int(last or first), _MAX_CPU) + 1))
     return tuple(cpus)
 
 
-def _then(reading: Reading[V], pick: Callable[[V], W]) -> Reading[W]:
-    if reading.value is None:
-        return Reading(source=reading.source, error=reading.error)
-    return attempt(reading.source, pick, reading.value)
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace").strip()
-
-
-def _integer(path: Path) -> int:
-    return int(_text(path))
-
-
 def _cpu_list(path: Path) -> tuple[int, ...]:
-    return parse_cpu_list(_text(path))
+    return parse_cpu_list(read_text(path))
 
 
 def _cpuinfo(root: Path) -> list[dict[str, str]]:
     blocks = [
         {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
-        for block in _text(root / "proc/cpuinfo").split("\n\n")
+        for block in read_text(root / "proc/cpuinfo").split("\n\n")
     ]
     # ARM ends with a block about the board, which is no processor.
     processors = [block for block in blocks if "processor" in block]
@@ -106,16 +79,16 @@ def _cpuinfo(root: Path) -> list[dict[str, str]]:
 
 
 def _meminfo(root: Path) -> dict[str, int]:
-    rows = (line.partition(":") for line in _text(root / "proc/meminfo").splitlines())
+    rows = (line.partition(":") for line in read_text(root / "proc/meminfo").splitlines())
     return {key: int(value.split()[0]) * _KIB for key, _, value in rows if value.strip().endswith("kB")}
 
 
 def _usable_cpus(root: Path) -> tuple[int, ...]:
-    match = re.search(r"^Cpus_allowed_list:\s*(\S+)", _text(root / "proc/self/status"), re.MULTILINE)
+    match = re.search(r"^Cpus_allowed_list:\s*(\S+)", read_text(root / "proc/self/status"), re.MULTILINE)
     allowed = parse_cpu_list(match[1] if match else "")
     # The mask may name CPUs that could be plugged in but are not there.
     online = attempt("cpu/online", _cpu_list, root / "sys/devices/system/cpu/online").value
-    usable = tuple(cpu for cpu in allowed if online is None or cpu in online)
+    usable = allowed if online is None else tuple(sorted(set(allowed).intersection(online)))
     if not usable:
         raise ReadingAbsentError(code="NO_CPU_ALLOWED")
     return usable
@@ -129,10 +102,17 @@ def _threads_per_core(blocks: list[dict[str, str]]) -> int:
 def _clock(root: Path, cpuinfo: Reading[list[dict[str, str]]]) -> Reading[float]:
     # The base clock is a property of the chip; `cpu MHz` moves with load, so its maximum is taken.
     path = "sys/devices/system/cpu/cpu0/cpufreq/base_frequency"
-    base = attempt(f"/{path}", lambda: float(_text(root / path)) * 1e3)
+    base = attempt(f"/{path}", lambda: float(read_text(root / path)) * 1e3)
     if base.error is None:
         return base
-    return _then(cpuinfo, lambda blocks: max(float(block["cpu MHz"]) for block in blocks) * 1e6)
+    return then(cpuinfo, lambda blocks: max(float(block["cpu MHz"]) for block in blocks) * 1e6)
+
+
+def _product_name(root: Path) -> Reading[str]:
+    # ARM boards without this firmware have a device tree instead.
+    named = attempt(f"/{_DMI}/product_name", read_word, root / _DMI / "product_name")
+    board = attempt(f"/{_DEVICE_TREE_MODEL}", lambda: read_word(root / _DEVICE_TREE_MODEL).strip("\0"))
+    return board if named.value is None and board.value is not None else named
 
 
 def _numa_nodes(root: Path) -> tuple[NumaReadings, ...]:
@@ -144,67 +124,3 @@ def _numa_nodes(root: Path) -> tuple[NumaReadings, ...]:
         )
         for node in nodes
     )
-
-
-def _ethernet(root: Path) -> list[NicReadings]:
-    base = root / "sys/class/net"
-    found = attempt("net", lambda: sorted(path.name for path in base.iterdir())).value or []
-    nics = []
-    for name in found:
-        path = base / name
-        # Loopback, bridges and container ends have no device behind them; IPoIB is listed as infiniband.
-        is_ipoib = attempt("type", _text, path / "type").value == _IPOIB
-        if (path / "device").exists() and not is_ipoib:
-            rate = attempt(f"/sys/class/net/{name}/speed", _ethernet_rate, path)
-            nics.append(_nic(root, path / "device", name, "ethernet", rate))
-    return nics
-
-
-def _ethernet_rate(path: Path) -> float:
-    speed = int(_text(path / "speed"))
-    if speed <= 0:
-        raise ReadingAbsentError(code="UNKNOWN_SPEED")
-    return float(speed * _MEGABIT_BYTES)
-
-
-def _infiniband(root: Path) -> list[NicReadings]:
-    base = root / "sys/class/infiniband"
-    ports = attempt("infiniband", lambda: sorted(base.glob("*/ports/*"))).value or []
-    nics = []
-    for port in ports:
-        device, number = port.parent.parent, port.name
-        # NCCL_IB_HCA writes ports beyond the first as NAME:PORT.
-        name = device.name if number == "1" else f"{device.name}:{number}"
-        layer = attempt("link_layer", _text, port / "link_layer").value
-        rate = attempt(f"/sys/class/infiniband/{device.name}/ports/{number}/rate", _infiniband_rate, port)
-        nics.append(_nic(root, device / "device", name, "roce" if layer == "Ethernet" else "infiniband", rate))
-    return nics
-
-
-def _infiniband_rate(port: Path) -> float:
-    # "4: ACTIVE" and "200 Gb/sec (4X HDR)".
-    if "ACTIVE" not in _text(port / "state"):
-        raise ReadingAbsentError(code="PORT_DOWN")
-    return float(_text(port / "rate").split()[0]) * 1e9 / 8
-
-
-def _nic(root: Path, device: Path, name: str, kind: str, rate: Reading[float]) -> NicReadings:
-    pci = attempt(f"{name}/device", _pci_of, device)
-    return NicReadings(name=name, kind=kind, bytes_per_second=rate, numa=_numa_of(root, device), pci=pci)
-
-
-def _pci_of(device: Path) -> str:
-    # Behind virtio or USB the PCI function is an ancestor of the device: the nearest one counts.
-    for part in reversed(device.resolve().parts):
-        address = normal_pci(part) if ":" in part and "." in part else None
-        if address:
-            return address
-    raise ReadingAbsentError(code="NO_PCI")
-
-
-def _numa_of(root: Path, device: Path) -> Reading[int]:
-    path = device / "numa_node"
-    source = f"/{path.relative_to(root)}" if path.is_relative_to(root) else str(path)
-    node = attempt(source, _integer, path)
-    # The kernel writes -1 where the firmware does not say.
-    return Reading(source=source, error="NO_NODE") if node.value is not None and node.value < 0 else node

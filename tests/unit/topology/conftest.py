@@ -13,6 +13,7 @@ from topology.probe.readings import (
     GpuReadings,
     HostReadings,
     MachineReadings,
+    MigReadings,
     NumaReadings,
     NvlinkReadings,
     NvmlReadings,
@@ -69,6 +70,20 @@ def make_gpu(index: int, **changes: Any) -> GpuReadings:
     return replace(gpu, **changes)
 
 
+def make_mig(slot: int, **changes: Any) -> MigReadings:
+    made = MigReadings(
+        slot=slot,
+        uuid=ok(f"MIG-{slot}aaaaaaa-0000-0000-0000-000000000000"),
+        name=ok("NVIDIA A100-SXM4-80GB MIG 1g.10gb"),
+        memory_total_bytes=ok(10 * GIB),
+        memory_free_bytes=ok(9 * GIB),
+        gpu_instance=ok(slot + 1),
+        compute_instance=ok(0),
+        num_multiprocessors=ok(14),
+    )
+    return replace(made, **changes)
+
+
 def pci(index: int) -> str:
     return f"0000:{0x10 + index:02x}:00.0"
 
@@ -95,6 +110,7 @@ class Made:
     host = staticmethod(make_host)
     link = staticmethod(make_link)
     gpu = staticmethod(make_gpu)
+    mig = staticmethod(make_mig)
     nvml = staticmethod(make_nvml)
     machine = staticmethod(make_machine)
     pci = staticmethod(pci)

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from topology.checks import normal_pci
 from topology.errors import TopologyError
-from topology.model import Device, DeviceKind, Host, Link, Nic, Pair, Topology
+from topology.grouping import connected
+from topology.model import Device, DeviceKind, Host, Link, Nic, Pair, Pcie, Switch, SwitchKind, Topology
 from topology.reading import Reading
 
 
@@ -42,6 +45,8 @@ def test_a_reading_is_a_value_or_an_error() -> None:
         ({"kind": DeviceKind.cpu}, "0 cores on a cpu"),
         ({"pci": "00000000:18:00.0"}, "not like 0000:18:00.0"),
         ({"host": ""}, "empty host"),
+        ({"power_limit_watts": float("nan")}, "power_limit_watts nan"),
+        ({"index": -1}, "index -1"),
     ],
 )
 def test_a_device_rejects_what_cannot_be(changes: dict[str, Any], message: str) -> None:
@@ -53,6 +58,30 @@ def test_all_problems_come_at_once() -> None:
     with pytest.raises(TopologyError) as caught:
         gpu("", memory_bytes=-1, numa=-2)
     assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "problems"),
+    [
+        (lambda: Pcie(max_generation=9, width=3), ["generation 9", "3 lanes"]),
+        (
+            lambda: Nic(id="", name="n", kind="ethernet", numa=-1, pci="18:00"),
+            ["an empty id", "numa -1", "pci '18:00'"],
+        ),
+        (lambda: Switch(id="", kind=SwitchKind.pcie), ["an empty id"]),
+        (
+            lambda: Link(a="a", b="a", kind="", source="", assumed_bytes_per_second=-1.0),
+            ["the same id at both ends", "an empty kind", "assumed rate -1.0"],
+        ),
+        (lambda: Pair(a="a", b="a", kind="?"), ["the same id at both ends", "kind '?'"]),
+    ],
+)
+def test_each_value_tells_all_that_is_wrong_with_it(make: Callable[[], object], problems: list[str]) -> None:
+    with pytest.raises(TopologyError) as caught:
+        make()
+    assert [told.startswith(begun) for told, begun in zip(caught.value.problems, problems, strict=True)] == [
+        True for _ in problems
+    ]
 
 
 @pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
@@ -101,6 +130,13 @@ def test_islands_are_the_parts_joined_by_nvlink() -> None:
     devices = [gpu(name) for name in "abcde"]
     pairs = (Pair(a="a", b="c", kind="NV2"), Pair(a="c", b="e", kind="NV1"), Pair(a="a", b="b", kind="PIX"))
     assert Topology(hosts=(host(*devices),), pairs=pairs).islands == (("a", "c", "e"), ("b",), ("d",))
+
+
+def test_a_long_chain_is_one_group() -> None:
+    names = [str(at) for at in range(20_000)]
+    steps = list(pairwise(names))
+    for joined in (steps, [(b, a) for a, b in reversed(steps)]):
+        assert connected(names, joined) == (tuple(names),)
 
 
 @pytest.mark.parametrize(

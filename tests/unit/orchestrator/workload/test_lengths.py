@@ -59,6 +59,7 @@ def test_without_a_tokenizer_lengths_are_guessed(tmp_path: Path) -> None:
     stats = data_stats(_samples(["abcdefghij", ""]), tmp_path)
     assert (stats.max_tokens, stats.total_tokens) == (3 + PER_TURN, 3 + 2 * PER_TURN)
     assert stats.source.startswith("guessed")
+    assert data_stats(_samples(["abcdefghij", ""]), None) == stats
 
 
 def test_a_damaged_tokenizer_is_a_user_error(tmp_path: Path) -> None:

@@ -10,8 +10,12 @@ import pytest
 import yaml
 
 from topology.errors import TopologyError
-from topology.probe.smi import parse_smi_matrices, recognises
+from topology.model import SwitchKind
+from topology.pcie_tree import LEVELS, pcie_labels
+from topology.probe.smi import parse_smi, parse_smi_matrices, recognises
+from topology.probe.smi_check import check
 from topology.probe.smi_text import read_matrices
+from topology.render.smi import smi_text
 
 CORPUS = Path(__file__).resolve().parents[4].parent / "shared" / "corpus" / "smi"
 LABEL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS|SOC")
@@ -64,6 +68,57 @@ def test_the_whole_corpus() -> None:
     for name, (entry, outcome, detail) in table.items():
         bad = not entry["complete"] or "non-nvidia" in entry["tags"]
         assert outcome == ("refused" if bad else "parsed"), f"{name}: {detail}"
+
+
+def test_every_pcie_label_is_in_the_tree() -> None:
+    labels = 0
+    for entry in entries():
+        try:
+            topology = parse_smi(text_of(entry), host="box")
+        except TopologyError:
+            continue
+        matrix = read_matrices(text_of(entry))[0]
+        devices = (device.id for device in topology.gpus)
+        nics = (nic.id for nic in topology.nics)
+        ids = [next(devices) if at in matrix.gpus else next(nics) for at in range(len(matrix.names))]
+        found = pcie_labels(topology)
+        for (a, b), label in check(matrix).labels.items():
+            if label in LEVELS:
+                labels += 1
+                assert found[frozenset((ids[a], ids[b]))] == label, f"{entry['id']}: {ids[a]} - {ids[b]}"
+    print(f"{labels} labels")
+    assert labels > 1000
+
+
+def test_every_machine_with_nvswitches_has_one_bundle_for_each_gpu() -> None:
+    for entry in entries():
+        if not entry["complete"] or "non-nvidia" in entry["tags"]:
+            continue
+        topology = parse_smi(text_of(entry), host="box")
+        switches = [switch.id for switch in topology.switches if switch.kind is SwitchKind.nvswitch]
+        ends = [link.b for link in topology.links if link.kind.startswith("NV")]
+        if "nvswitch" in entry["tags"]:
+            assert switches == ["box/nvswitch"], entry["id"]
+            assert ends == switches * entry["gpus"], entry["id"]
+        elif switches:
+            assert "NV18" in entry["tags"], entry["id"]  # four GPUs that a container or a tray shows
+        else:
+            joined = [pair for pair in topology.pairs if pair.is_nvlink]
+            assert len(ends) == len(joined), entry["id"]
+
+
+def test_every_machine_is_written_as_it_was_read() -> None:
+    for entry in entries():
+        if not entry["complete"] or "non-nvidia" in entry["tags"]:
+            continue
+        topology = parse_smi(text_of(entry), host="box")
+        text = smi_text(topology)
+        again = parse_smi(text, host="box")
+        assert again.pairs == topology.pairs, entry["id"]
+        assert pcie_labels(again) == pcie_labels(topology), entry["id"]
+        assert [device.numa for device in again.gpus] == [device.numa for device in topology.gpus], entry["id"]
+        assert again.nics == topology.nics, entry["id"]
+        assert smi_text(again) == text, entry["id"]
 
 
 def test_every_file_has_its_entry() -> None:

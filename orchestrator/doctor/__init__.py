@@ -1,0 +1,7 @@
+"""`trainmaster doctor`: what is wrong with this host, this process and this installation, with evidence and remedy."""
+
+from orchestrator.doctor.examination import examine
+from orchestrator.doctor.finding import Finding, Severity
+from orchestrator.doctor.present import to_json, to_text
+
+__all__ = ["Finding", "Severity", "examine", "to_json", "to_text"]

@@ -1,1 +1,0 @@
-"""Many hosts as one topology: snapshots merged by a description of the network between them."""

@@ -1,0 +1,43 @@
+"""Which pairs of GPUs cannot reach each other's memory, in words. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from topology.probe.readings import P2pReadings
+
+# NVML_P2P_STATUS_*; 0 is OK.
+_STATUS: Final[Mapping[int, str]] = {
+    1: "chipset not supported",
+    2: "GPU not supported",
+    3: "topology of the I/O hub not supported",
+    4: "disabled by a driver setting (registry key)",
+    5: "not supported",
+    6: "unknown",
+}
+_MAX_NAMED: Final = 8
+
+
+def p2p_warnings(indices: Collection[int], readings: Sequence[P2pReadings]) -> list[str]:
+    """Tell the pairs of these GPUs whose peer-to-peer reads or writes are off, by what is off and why."""
+    own = [row for row in readings if row.a_index in indices and row.b_index in indices]
+    off: dict[str, list[str]] = {}
+    for row in own:
+        told = [
+            f"{what} {_STATUS.get(reading.value, f'status {reading.value}')}"
+            for what, reading in (("reads", row.read), ("writes", row.write))
+            if reading.value
+        ]
+        if told:
+            off.setdefault(", ".join(told), []).append(f"GPU {row.a_index} - GPU {row.b_index}")
+    return [f"{_pairs(names, len(own))}: no peer-to-peer: {why}" for why, names in off.items()]
+
+
+def _pairs(names: Sequence[str], num_pairs: int) -> str:
+    if len(names) == num_pairs > _MAX_NAMED:
+        return f"all {num_pairs} GPU pairs"
+    more = f" and {len(names) - _MAX_NAMED} more pairs" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more
