@@ -193,11 +193,13 @@ def _doctor(config: RunConfig) -> int:
     return 0
 
 
-def _made_plan(config: RunConfig, *, download: bool = False, run_id: str = "") -> tuple[Any, Any]:
+def _made_plan(
+    config: RunConfig, *, download: bool = False, by_name: bool = False, run_id: str = ""
+) -> tuple[Any, Any]:
     from orchestrator.inputs import gather
     from orchestrator.planner.build import make_plan
 
-    inputs = gather(config, download=download)
+    inputs = gather(config, download=download, by_name=by_name)
     name = run_id or f"plan-{time.strftime('%Y%m%d-%H%M%S')}"
     plan = make_plan(config, inputs.topology, inputs.model, inputs.data, name)
     for note in inputs.notes:
@@ -209,7 +211,7 @@ def _estimate(config: RunConfig) -> int:
     from orchestrator.planner.explain import explain_estimate
     from orchestrator.planner.plan import to_json
 
-    plan, _ = _made_plan(config)
+    plan, _ = _made_plan(config, by_name=True)
     body = to_json(plan)["chosen"]
     _emit(config, body, explain_estimate(plan))
     return 0
@@ -221,7 +223,7 @@ def _plan(config: RunConfig) -> int:
     from orchestrator.planner.plan import dumps, to_json
 
     run = run_dir.choose(config) if config.run_dir or config.resume else None
-    plan, _ = _made_plan(config, run_id=run.name if run else "")
+    plan, _ = _made_plan(config, by_name=True, run_id=run.name if run else "")
     if run is not None and not run.resuming:
         _write(run.path / "plan.json", dumps(plan), "run_dir")
     _emit(config, to_json(plan), explain(plan))

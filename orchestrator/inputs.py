@@ -6,6 +6,7 @@ Reads files and probes the host; imports nothing heavy, so that `plan` answers a
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,9 +21,11 @@ from orchestrator.dataset.samples import DataSource, load_samples
 from orchestrator.errors import Problem, UserError
 from orchestrator.workload.batch import DataStats
 from orchestrator.workload.files import hub_cache_dir, is_hub_id, require_folder, resolve
-from orchestrator.workload.headers import load_shape
+from orchestrator.workload.headers import Uncountable, load_shape
 from orchestrator.workload.lengths import data_stats
 from orchestrator.workload.model import ModelShape
+from orchestrator.workload.named import find_preset, preset_shape
+from orchestrator.workload.shape_codec import shape_from_json
 from topology.errors import TopologyError
 from topology.judge import judged
 from topology.model import Topology
@@ -49,12 +52,13 @@ class Inputs:
     notes: tuple[str, ...]
 
 
-def gather(config: RunConfig, *, download: bool = False) -> Inputs:
+def gather(config: RunConfig, *, download: bool = False, by_name: bool = False) -> Inputs:
     """Read all inputs; problems of model, data and machine come together.
 
     Args:
         config: what the user asked for.
         download: fetch a hub id that is not in the local cache.
+        by_name: a model that is not here may be a preset: enough for a plan, not for a run.
 
     Raises:
         UserError: what is wrong with any of them.
@@ -69,14 +73,15 @@ def gather(config: RunConfig, *, download: bool = False) -> Inputs:
                 "`torchrun -m orchestrator.train.worker RUN/plan.json` on each host.",
             )
         )
-    found = _tried(lambda: _model(config, download=download), problems)
+    found = _tried(lambda: _model(config, download=download, by_name=by_name), problems)
     samples = _tried(lambda: load_samples(data_source(config.data, config.seed)), problems)
     machine = _tried(lambda: _machine_to_plan_for(config), problems)
     _tried(lambda: check_nvme(config), problems)
     if problems or found is None or samples is None or machine is None:
         raise UserError(*problems)
     folder, model = found
-    return Inputs(topology=machine, model=model, data=data_stats(samples, folder), notes=samples.notes)
+    notes = (*samples.notes, *model.notes)
+    return Inputs(topology=machine, model=model, data=data_stats(samples, folder), notes=notes)
 
 
 def _tried(read: Callable[[], _T], problems: list[Problem]) -> _T | None:
@@ -87,15 +92,49 @@ def _tried(read: Callable[[], _T], problems: list[Problem]) -> _T | None:
         return None
 
 
-def _model(config: RunConfig, *, download: bool) -> tuple[Path, ModelShape]:
-    """Return folder and shape; a damaged file does not hide what else is missing."""
+def _model(config: RunConfig, *, download: bool, by_name: bool) -> tuple[Path | None, ModelShape]:
+    """Return folder and shape; a damaged file does not hide what else is missing.
+
+    A model that is not here is taken from the presets when only a plan is wanted (`by_name`).
+    """
+    path = config.model.path
+    here = resolve(path, hub_cache_dir(os.environ, expanded("~")), config.model.revision)
+    # A bare name has become a path in the working directory.
+    name = path if is_hub_id(path) else Path(path).name
+    if by_name and here is None and find_preset(name):
+        return None, _checked(preset_shape(name), config)
     folder = model_folder(config, download=download)
     problems: list[Problem] = []
-    model = _tried(lambda: load_shape(folder, config.model.path), problems)
+    model = _tried(lambda: _checked(_shape(folder, config), config), problems)
     _tried(lambda: check_model(config, model, folder), problems)
     if problems or model is None:
         raise UserError(*problems)
     return folder, model
+
+
+def _shape(folder: Path, config: RunConfig) -> ModelShape:
+    try:
+        return load_shape(folder, config.model.path)
+    except Uncountable:
+        command = [sys.executable, "-m", "orchestrator.workload.meta", str(folder), "--name", config.model.path]
+        command += ["--trust-remote-code"] if config.model.trust_remote_code else []
+        environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)  # noqa: S603
+        return shape_from_json(done.stdout)
+
+
+def _checked(model: ModelShape, config: RunConfig) -> ModelShape:
+    """Refuse to plan another quantisation than the weights already have."""
+    quant = config.base.quant.value
+    if model.prequantised and model.prequantised != quant:
+        raise UserError(
+            Problem(
+                where="base.quant",
+                found=f"found {quant}, but the weights are {model.prequantised} already",
+                remedy=f"Set base.quant={model.prequantised}.",
+            )
+        )
+    return model
 
 
 def _machine_to_plan_for(config: RunConfig) -> Topology:

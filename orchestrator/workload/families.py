@@ -5,7 +5,7 @@ They are those of transformers 5.24; the tests compare each family with transfor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -28,8 +28,8 @@ from orchestrator.workload.model import ModelShape
 from orchestrator.workload.quantised import prequantised
 from orchestrator.workload.wrappers import is_whole, language_part, with_vision, wrapper_note
 
-_FAMILIES: Final[Mapping[str, Family]] = MappingProxyType({**DENSE, **LAYERNORM, **CLASSIC, **OWN, **MOE})
-SUPPORTED: Final = tuple(_FAMILIES)
+FAMILIES: Final[Mapping[str, Family]] = MappingProxyType({**DENSE, **LAYERNORM, **CLASSIC, **OWN, **MOE})
+SUPPORTED: Final = tuple(FAMILIES)
 _ACTIVATIONS: Final = ("hidden_act", "hidden_activation", "activation_function", "activation")
 _DTYPES: Final = ("dtype", "torch_dtype")
 
@@ -40,7 +40,7 @@ def is_known(config: Config) -> bool:
     kind = inner.get("model_type")
     if kind == "granitemoehybrid":
         return is_all_attention(inner.get("layer_types") or inner.get("layers_block_type"))
-    return isinstance(kind, str) and kind in _FAMILIES
+    return isinstance(kind, str) and kind in FAMILIES
 
 
 def shape_from_config(name: str, config: Config) -> ModelShape:
@@ -58,7 +58,7 @@ def shape_from_config(name: str, config: Config) -> ModelShape:
     text = language_part(config)
     inner = text or config
     kind = str(inner.get("model_type"))
-    family = _FAMILIES[kind]
+    family = FAMILIES[kind]
     defaults = {**(family.nested if text else {}), **family.defaults, "tie_word_embeddings": family.tied}
     reader = Reader(name, {**inner, "vision_config": config.get("vision_config")}, family.names, defaults)
     sizes = read_sizes(reader, family)
@@ -71,12 +71,19 @@ def shape_from_config(name: str, config: Config) -> ModelShape:
     layout = packed(layout, skip_patterns(layout, tied=tied) if skipped is None else skipped)
     shape = assembled(name, kind, sizes, layout, tied=tied)
     notes = (wrapper_note(config),) if text else ()
+
+    def told_or_default(key: str) -> object:
+        return inner[key] if key in inner else defaults.get(key)  # a null is told, and means none
+
     return replace(
         shape,
         norms_per_layer=shape.norms_per_layer if family.norms_per_layer is None else family.norms_per_layer,
         layer_norm=family.layer_norm,
         gated_mlp=family.gated_mlp,
         activation=_text(inner, _ACTIVATIONS),
+        logit_softcap=bool(told_or_default("final_logit_softcapping")),
+        attention_softcap=bool(told_or_default("attn_logit_softcapping")),
+        sliding_window=_window(told_or_default),
         dtype=_text(inner, _DTYPES) or _text(config, _DTYPES),
         prequantised=told.quant if told else "",
         double_quant=bool(told and told.double_quant),
@@ -87,3 +94,9 @@ def shape_from_config(name: str, config: Config) -> ModelShape:
 
 def _text(config: Config, keys: tuple[str, ...]) -> str:
     return next((str(config[key]) for key in keys if config.get(key)), "")
+
+
+def _window(look_up: Callable[[str], object]) -> int:
+    """Tokens of the sliding window; Qwen2 tells one that it does not use."""
+    value, is_used = look_up("sliding_window"), look_up("use_sliding_window")
+    return value if is_used is not False and isinstance(value, int) and value > 0 else 0

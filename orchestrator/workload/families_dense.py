@@ -205,7 +205,11 @@ def _four_keys(reader: Reader, _heads: int) -> int:
     return reader.count("num_key_value_heads", 4)
 
 
+_WINDOW: Final = MappingProxyType({"sliding_window": 4096})
 _WIDE_HEADS: Final = MappingProxyType({"head_dim": 256})
+_GEMMA2: Final = MappingProxyType(
+    {**_WIDE_HEADS, **_WINDOW, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0}
+)
 _GEMMA3_NESTED: Final = MappingProxyType(
     {
         "vocab_size": 262_208,
@@ -220,27 +224,31 @@ _GEMMA3_NESTED: Final = MappingProxyType(
 DENSE: Final = MappingProxyType(
     {
         "llama": Family(layout=_llama),
-        "mistral": Family(layout=_plain, kv_heads=_eight_keys),
-        "ministral": Family(layout=_plain),
+        "mistral": Family(layout=_plain, kv_heads=_eight_keys, defaults=_WINDOW),
+        "ministral": Family(layout=_plain, kv_heads=_eight_keys, defaults=_WINDOW),
         "ministral3": Family(layout=_plain, kv_heads=_eight_keys),
         "qwen2": Family(layout=_qwen2),
         "qwen3": Family(layout=_qwen3, defaults=MappingProxyType({"head_dim": 128})),
         "gemma": Family(layout=_gemma, tied=True, defaults=_WIDE_HEADS),
-        "gemma2": Family(layout=_gemma2, tied=True, kv_heads=_four_keys, defaults=_WIDE_HEADS),
+        "gemma2": Family(layout=_gemma2, tied=True, kv_heads=_four_keys, defaults=_GEMMA2),
         "gemma3_text": Family(
-            layout=gemma3_text, tied=True, kv_heads=_four_keys, defaults=_WIDE_HEADS, nested=_GEMMA3_NESTED
+            layout=gemma3_text,
+            tied=True,
+            kv_heads=_four_keys,
+            defaults=MappingProxyType({**_WIDE_HEADS, **_WINDOW}),
+            nested=_GEMMA3_NESTED,
         ),
         "phi3": Family(layout=_phi3),
         "glm": Family(layout=_glm, defaults=MappingProxyType({"head_dim": 128})),
         "glm4": Family(layout=_glm4, defaults=MappingProxyType({"head_dim": 128})),
         "cohere": Family(layout=_cohere, tied=True, layer_norm=True),
-        "cohere2": Family(layout=_cohere, tied=True, layer_norm=True),
+        "cohere2": Family(layout=_cohere, tied=True, layer_norm=True, defaults=_WINDOW),
         "olmo": Family(layout=_olmo, norms_per_layer=2, layer_norm=True),
         "olmo2": Family(layout=_olmo2),
-        "olmo3": Family(layout=_olmo2),
+        "olmo3": Family(layout=_olmo2, defaults=_WINDOW),
         "smollm3": Family(layout=_llama, tied=True, kv_heads=_four_keys),
         "granite": Family(layout=_llama),
-        "exaone4": Family(layout=_exaone4),
+        "exaone4": Family(layout=_exaone4, defaults=_WINDOW),
         "seed_oss": Family(layout=_seed_oss, kv_heads=_eight_keys, defaults=MappingProxyType({"head_dim": 128})),
         "ernie4_5": Family(layout=_ernie, tied=True, defaults=MappingProxyType({"head_dim": 128})),
     }

@@ -147,6 +147,11 @@ def _latent(sizes: Sizes, reader: Reader) -> Parameters:
     )
 
 
+def _latent_head(reader: Reader) -> int:
+    """Width of a query or key head: the part without a position and the part with one."""
+    return reader.count("qk_nope_head_dim", 128) + reader.count("qk_rope_head_dim", 64)
+
+
 def _deepseek(sizes: Sizes, reader: Reader) -> Layout:
     num, width = reader.count("n_routed_experts"), reader.count("moe_intermediate_size")
     first, shared = reader.maybe("first_k_dense_replace"), reader.count("n_shared_experts") * width
@@ -235,8 +240,24 @@ MOE: Final = MappingProxyType(
         "olmoe": Family(layout=_olmoe, defaults=MappingProxyType({"num_experts_per_tok": 8})),
         "granitemoe": Family(layout=_granitemoe, defaults=_TWO),
         "granitemoehybrid": Family(layout=_granitemoehybrid, defaults=_TWO),
-        "deepseek_v2": Family(layout=_deepseek),
-        "deepseek_v3": Family(layout=_deepseek),
+        "deepseek_v2": Family(
+            layout=_deepseek,
+            head_dim=_latent_head,
+            defaults=MappingProxyType({"n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407}),
+        ),
+        "deepseek_v3": Family(
+            layout=_deepseek,
+            head_dim=_latent_head,
+            defaults=MappingProxyType(
+                {
+                    "n_routed_experts": 256,
+                    "n_shared_experts": 1,
+                    "moe_intermediate_size": 2048,
+                    "num_experts_per_tok": 8,
+                    "first_k_dense_replace": 3,
+                }
+            ),
+        ),
         "glm4_moe": Family(
             layout=_glm4_moe,
             kv_heads=lambda reader, _: reader.count("num_key_value_heads", 8),
@@ -245,7 +266,7 @@ MOE: Final = MappingProxyType(
         "gpt_oss": Family(
             layout=_gpt_oss,
             kv_heads=lambda reader, _: reader.count("num_key_value_heads", 8),
-            defaults=MappingProxyType({"num_experts_per_tok": 4, "head_dim": 64}),
+            defaults=MappingProxyType({"num_experts_per_tok": 4, "head_dim": 64, "sliding_window": 128}),
         ),
         "llama4_text": Family(
             layout=_llama4,

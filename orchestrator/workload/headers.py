@@ -16,6 +16,7 @@ from orchestrator.workload.layout import Config
 from orchestrator.workload.model import ModelShape
 from orchestrator.workload.quantised import prequantised
 from orchestrator.workload.unknown import Uncountable, shape_from_headers
+from orchestrator.workload.wrappers import language_part
 
 _FLOATS: Final = frozenset({"BF16", "F16", "F32", "F64"})
 _SHOWN: Final = 5
@@ -55,7 +56,11 @@ def _load_shape(folder: Path, name: str) -> ModelShape:
         raise _refused(name, f"its weights hold {', '.join(quantised)}: they are quantised already")
     if not is_known(config):
         return replace(shape_from_headers(name, config, tensors), stored=_stored(tensors))
-    shape = shape_from_config(name, config)
+    try:
+        shape = shape_from_config(name, config)
+    except UserError as error:
+        # Inside a wrapper, files leave out whatever equals a default that only transformers knows.
+        raise Uncountable(*error.problems) if language_part(config) else error from error
     return replace(shape, stored=_stored(tensors)) if _agree(shape, config, tensors, folder) else shape
 
 

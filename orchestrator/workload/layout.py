@@ -130,6 +130,7 @@ class Family:
         widths: the MLP is this many times as wide as the hidden state when `intermediate_size` is absent.
         halves: `intermediate_size` counts this many projections together.
         kv_heads: key heads when the configuration does not tell; None for as many as heads.
+        head_dim: width of a query head, where `head_dim` is absent or something else.
         tied: the head is tied when the configuration does not tell.
         norms_per_layer: where norms have no parameters; None counts them.
         layer_norm, gated_mlp: as in ModelShape.
@@ -143,6 +144,7 @@ class Family:
     widths: int = 0
     halves: int = 1
     kv_heads: Callable[[Reader, int], int] | None = None
+    head_dim: Callable[[Reader], int] | None = None
     tied: bool = False
     norms_per_layer: int | None = None
     layer_norm: bool = False
@@ -161,10 +163,11 @@ def read_sizes(reader: Reader, family: Family) -> Sizes:
     layers, heads = reader.count("num_hidden_layers"), reader.count("num_attention_heads")
     vocab = reader.count("vocab_size")
     kv_heads = family.kv_heads(reader, heads) if family.kv_heads else reader.count("num_key_value_heads", heads)
-    head_dim = reader.count("head_dim", max(1, hidden // heads))
+    own_dim = family.head_dim(reader) if family.head_dim else 0
+    head_dim = own_dim or reader.count("head_dim", max(1, hidden // heads))
     max_positions = reader.count("max_position_embeddings", 0) if reader.get("max_position_embeddings") else 0
     reader.check()
-    if reader.get("head_dim") is None and hidden % heads:
+    if not own_dim and reader.get("head_dim") is None and hidden % heads:
         reader.wrong("num_attention_heads", f"hidden_size {hidden} does not divide among num_attention_heads {heads}")
     if heads % kv_heads:
         found = f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"

@@ -91,6 +91,9 @@ def shape_of_model(
         shape,
         dtype=str(getattr(model.config, "dtype", None) or "").removeprefix("torch."),
         activation=str(getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None) or ""),
+        logit_softcap=bool(getattr(config, "final_logit_softcapping", None)),
+        attention_softcap=bool(getattr(config, "attn_logit_softcapping", None)),
+        sliding_window=_count(config, "sliding_window", 0) if getattr(config, "use_sliding_window", True) else 0,
         prequantised=told.quant if told else "",
         double_quant=bool(told and told.double_quant),
         source="meta device",
@@ -176,7 +179,7 @@ def _sizes(config: Any, layout: Layout) -> Sizes:  # noqa: ANN401 - transformers
         layers=len(layout.layers),
         heads=heads,
         kv_heads=_count(config, "num_key_value_heads", heads),
-        head_dim=_count(config, "head_dim", max(1, hidden // heads)),
+        head_dim=_count(config, "qk_head_dim", _count(config, "head_dim", max(1, hidden // heads))),
         vocab=_count(config, "vocab_size", 1),
         max_positions=_count(config, "max_position_embeddings", 0),
     )

@@ -62,6 +62,8 @@ class ModelShape:
         layer_norm: norms subtract the mean (LayerNorm), else RMSNorm.
         gated_mlp: the MLP multiplies two projections (gate and up).
         activation: of the MLP, as in config.json; empty when unknown.
+        logit_softcap, attention_softcap: logits, or attention scores, pass through a tanh.
+        sliding_window: tokens that attention looks back in the layers that have a window; 0 without.
         dtype: of the weights as config.json tells it (`bfloat16`); empty when it does not.
         stored: dtypes of the weights file with their elements (`BF16`, 7241732096); empty without a file.
         prequantised: `nf4`, `fp4` or `int8` when the weights file is quantised by bitsandbytes already.
@@ -101,6 +103,9 @@ class ModelShape:
     layer_norm: bool = False
     gated_mlp: bool = True
     activation: str = ""
+    logit_softcap: bool = False
+    attention_softcap: bool = False
+    sliding_window: int = 0
     dtype: str = ""
     stored: tuple[tuple[str, int], ...] = ()
     prequantised: str = ""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from orchestrator.workload.families import SUPPORTED, is_known, shape_from_config
+import pytest
+import transformers
+
+from orchestrator.workload.families import FAMILIES, SUPPORTED, is_known, shape_from_config
 from orchestrator.workload.model import ModelShape
 from orchestrator.workload.parameters import LINEAR_ROLES, Role
 
@@ -37,6 +40,34 @@ def test_every_supported_type_is_covered() -> None:
         config = meta_model(name).config
         covered.add(getattr(config, "text_config", config).model_type)
     assert covered == set(SUPPORTED) - OWN_CODE
+
+
+def _classes() -> dict[str, type[transformers.PretrainedConfig]]:
+    found = {}
+    for kind, _ in CASES.values():
+        cls = getattr(transformers, kind)
+        found.setdefault(cls.model_type, cls)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(set(SUPPORTED) - OWN_CODE))
+def test_defaults_are_those_of_the_configuration_class(name: str) -> None:
+    family, cls = FAMILIES[name], _classes()[name]
+    told = {**family.defaults, **family.nested, "tie_word_embeddings": family.tied}
+    assert told == {key: getattr(cls, key) for key in told}
+
+
+@pytest.mark.parametrize("name", sorted(set(SUPPORTED) - OWN_CODE))
+def test_absent_keys_mean_what_transformers_takes(name: str) -> None:
+    """A file with no more than its sizes gives the model that transformers makes of it."""
+    case = next(case for case, (kind, _) in CASES.items() if getattr(transformers, kind).model_type == name)
+    kind, arguments = CASES[case]
+    written = {key: value for key, value in arguments.items() if key != "pad_token_id"}
+    shape = shape_from_config(name, {"model_type": name, **written})
+    full = shape_from_config(name, getattr(transformers, kind)(**arguments).to_dict())
+    assert replace(shape, activation="", dtype="", max_positions=0) == replace(
+        full, activation="", dtype="", max_positions=0
+    )
 
 
 def test_roles_of_the_parts() -> None:

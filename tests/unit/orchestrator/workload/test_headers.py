@@ -166,3 +166,12 @@ def test_what_only_the_meta_device_can_count(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "novel", "text_config": {"model_type": "other"}}))
     with pytest.raises(Uncountable):
         load_shape(tmp_path)
+    # Inside a wrapper the rest are defaults; a model of its own must tell its sizes.
+    part = {"model_type": "llama", "vocab_size": 32_064}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llava", "text_config": part}))
+    with pytest.raises(Uncountable, match="hidden_size"):
+        load_shape(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(part))
+    with pytest.raises(UserError, match="hidden_size") as caught:
+        load_shape(tmp_path)
+    assert not isinstance(caught.value, Uncountable)

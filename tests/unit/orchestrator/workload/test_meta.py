@@ -37,6 +37,9 @@ COMPARED = (
     "packed_params",
     "total_params",
     "prefix",
+    "logit_softcap",
+    "attention_softcap",
+    "sliding_window",
 )
 
 
@@ -94,3 +97,17 @@ def test_problems_come_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main([str(tmp_path), "--name", "m"]) == 2
     with pytest.raises(UserError, match=r"model m: transformers cannot build it .*trust_remote_code"):
         shape_from_json(capsys.readouterr().out)
+
+
+def test_prequantised_weights_keep_their_skipped_modules(tmp_path: Path) -> None:
+    folder = _saved(tmp_path, transformers.PersimmonConfig(**SMALL))
+    config = json.loads((folder / "config.json").read_text())
+    told = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    told["llm_int8_skip_modules"] = ["lm_head", "dense"]
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": told}))
+    shape = shape_of_folder(folder, "m")
+    assert shape.prequantised == "nf4"
+    assert {linear.leaf for linear in shape.linears if not linear.packed} == {"dense"}
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "gptq"}}))
+    with pytest.raises(UserError, match="GPTQ"):
+        shape_of_folder(folder, "m")
