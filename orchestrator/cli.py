@@ -35,7 +35,8 @@ Examples
   trainmaster train experiment=demo
   trainmaster probe picture=topology.svg
   trainmaster probe topology=dgx_h100 nodes=16
-  trainmaster plan model=./my-llama data=rows.jsonl data.seq_len=2048
+  trainmaster plan model=./my-llama data=rows.jsonl data.seq_len=2048 picture=plan.svg
+  trainmaster plan -m model=./my-llama data=rows.jsonl adapter.rank=8,16,64 data.seq_len=2048,8192
   trainmaster train model=org/name data=rows.jsonl engine=zero3 run_dir=runs/first
   trainmaster train resume=runs/first
   trainmaster train -m experiment=demo optimizer.lr=1e-3,4e-3
@@ -56,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if argv[0] in {"-V", "--version"}:
         print(f"trainmaster {VERSION}")
         return 0
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller (`>&-`)
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a path may hold what the terminal cannot show
@@ -70,8 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _told(error: BaseException) -> int:
     """Say what went wrong in lines a user can act on; returns the exit code."""
     if isinstance(error, UserError):
+        from topology.checks import printable
+
         for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
+            print(f"error: {printable(str(problem))}", file=sys.stderr)
         return int(error.exit_code)
     if isinstance(error, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
@@ -118,15 +124,23 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
     }
     if verb not in verbs:
         raise UserError(Problem(where=verb, found="no such verb", remedy=nearest(verb, verbs)))
+    if verb == "doctor":
+        from orchestrator.doctor import check_arguments
+
+        if problems := check_arguments(arguments):
+            raise UserError(*problems)
     from orchestrator.compose import compose, run_hydra
 
     needs_job = verb not in {"probe", "doctor"}
     if any(item.startswith("-") for item in arguments):
-        return run_hydra(verb, arguments, needs_job=needs_job)
+        return run_hydra(verb, arguments, needs_job=needs_job, finish=_compare if verb == "plan" else None)
     from orchestrator.inputs import located
     from orchestrator.resume import with_saved_config
 
     config, _ = compose(with_saved_config(arguments), needs_job=needs_job)
+    if not needs_job and config.run_dir:
+        remedy = f"Write topology={config.run_dir}." if verb == "probe" else "Take it away."
+        raise UserError(Problem(where=config.run_dir, found=f"{verb} has no run directory", remedy=remedy))
     _check_can_save(config)
     return verbs[verb](located(config) if needs_job else config)
 
@@ -223,11 +237,39 @@ def _plan(config: RunConfig) -> int:
     from orchestrator.planner.plan import dumps, to_json
 
     run = run_dir.choose(config) if config.run_dir or config.resume else None
-    plan, _ = _made_plan(config, by_name=True, run_id=run.name if run else "")
+    plan, inputs = _made_plan(config, by_name=True, run_id=run.name if run else "")
+    if config.picture:
+        _draw(config, inputs, plan)
     if run is not None and not run.resuming:
         _write(run.path / "plan.json", dumps(plan), "run_dir")
     _emit(config, to_json(plan), explain(plan))
     return 0
+
+
+def _draw(config: RunConfig, inputs: Any, plan: Any) -> None:  # noqa: ANN401 - imported where it is used
+    from orchestrator.planner.solve import Asked
+    from orchestrator.planner.view import view_of
+    from orchestrator.report.plan_svg import plan_svg
+
+    if not config.picture.lower().endswith(".svg"):
+        from orchestrator.errors import Problem
+
+        found = f"found {config.picture}"
+        raise UserError(Problem(where="picture", found=found, remedy="Pictures are SVG: give a name in .svg."))
+    view = view_of(Asked(config=config, topology=inputs.topology, model=inputs.model, data=inputs.data))
+    if view is not None:
+        _write(Path(config.picture), plan_svg(plan, view), "picture")
+
+
+def _compare(trials: Sequence[Any], folder: Path) -> None:
+    """End a sweep of plans with one table, and leave it as CSV beside their results."""
+    from orchestrator.report.sweep import csv_text, rows_of, table_text
+
+    rows = rows_of(trials)
+    path = folder / "sweep.csv"
+    _write(path, csv_text(rows), "sweep")
+    stream = sys.stderr if any(item == "format=json" for item in trials[0].overrides) else sys.stdout
+    print(f"\n{table_text(rows)}\nThis table: {path}", file=stream)
 
 
 def _train(config: RunConfig) -> int:

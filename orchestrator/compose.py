@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +121,27 @@ def plain(container: object) -> dict[str, Any]:
     return {str(key): value for key, value in container.items() if key != "hydra"}
 
 
-def run_hydra(verb: str, arguments: Sequence[str], *, needs_job: bool) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One trial of a sweep: what it was asked, its exit code, and what it saved (empty: nothing)."""
+
+    overrides: tuple[str, ...]
+    code: int
+    document: str
+
+
+Finish = Callable[[Sequence[Trial], Path], None]
+
+
+def run_hydra(verb: str, arguments: Sequence[str], *, needs_job: bool, finish: Finish | None = None) -> int:
     """Serve Hydra's own flags (--multirun, --cfg, --info, --help, shell completion).
+
+    Args:
+        verb: of the command line.
+        arguments: flags and overrides after it.
+        needs_job: whether model and data are required.
+        finish: called at the end of a sweep with its trials and a folder for what belongs to all of them; each
+            trial's result is then saved in that folder, unless `save` names another file.
 
     Raises:
         UserError: for flags that make no sense here and for wrong overrides.
@@ -141,30 +162,45 @@ def run_hydra(verb: str, arguments: Sequence[str], *, needs_job: bool) -> int:
         if any(flag in flags for flag in ("--cfg", "-c")):
             _check_values(raw, needs_job=needs_job)
     sys.argv = [f"trainmaster {verb}", *flags, *rewritten]
-    codes: list[int] = []
+    trials: list[Trial] = []
+    folder = Path("runs") / time.strftime(f"{verb}-sweep-%Y%m%d-%H%M%S")
+    saves = folder if sweep and finish is not None else None
     task = hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(
-        lambda _config: codes.append(_run_trial(verb))
+        lambda _config: trials.append(_run_trial(verb, saves))
     )
     try:
         task()
     except SystemExit as end:
         if end.code not in (0, None):
             return int(ExitCode.BAD_INPUT)
-    return max(codes, default=0)
+    if finish is not None and sweep and trials:
+        finish(trials, folder)
+    return max((trial.code for trial in trials), default=0)
 
 
-def _run_trial(verb: str) -> int:
+def _run_trial(verb: str, folder: Path | None) -> Trial:
     """Run one trial of a sweep as a process of its own: two in one would share GPU memory and environment."""
     from hydra.core.hydra_config import HydraConfig
 
-    path = os.pathsep.join(filter(None, (str(_PACKAGE.parent), os.environ.get("PYTHONPATH"))))
+    job = HydraConfig.get()
+    overrides = tuple(job.overrides.task)
+    saved = next((item.partition("=")[2] for item in overrides if item.startswith("save=")), "").strip("'\"")
+    extra: tuple[str, ...] = ()
+    if folder is not None and not saved:
+        saved = str(folder / f"{job.job.num}.json")
+        extra = (f"save={saved}",)
+    path = Path(saved)
+    if folder is not None:
+        path.unlink(missing_ok=True)  # of the trial before, which may have been the last to fit
+    packages = os.pathsep.join(filter(None, (str(_PACKAGE.parent), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-m", "orchestrator.cli", verb, *HydraConfig.get().overrides.task],
+        [sys.executable, "-m", "orchestrator.cli", verb, *overrides, *extra],
         # The working directory may hold folders with the names of our packages.
-        env={**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path},
+        env={**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": packages},
         check=False,
     )
-    return done.returncode
+    document = path.read_text(encoding="utf-8") if folder is not None and path.is_file() else ""
+    return Trial(overrides=overrides, code=done.returncode, document=document)
 
 
 def _check_values(raw: dict[str, Any], *, needs_job: bool) -> None:

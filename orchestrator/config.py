@@ -89,8 +89,9 @@ class Padding(Enum):
 
 
 class Offload(Enum):
-    """Where ZeRO-3 keeps a partition between uses."""
+    """Where ZeRO-3 keeps a partition between uses; `auto` leaves it to the planner."""
 
+    auto = "auto"
     none = "none"
     cpu = "cpu"
     nvme = "nvme"
@@ -224,8 +225,8 @@ class EngineConfig:
     """
 
     name: Engine = Engine.auto
-    offload_param: Offload = Offload.cpu
-    offload_optimizer: Offload = Offload.cpu
+    offload_param: Offload = Offload.auto
+    offload_optimizer: Offload = Offload.auto
     nvme_path: str = ""
     param_persistence_threshold: int | None = None
     prefetch_bucket_size: int | None = None

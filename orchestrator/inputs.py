@@ -64,7 +64,7 @@ def gather(config: RunConfig, *, download: bool = False, by_name: bool = False) 
         UserError: what is wrong with any of them.
     """
     problems: list[Problem] = []
-    if config.nodes > 1:
+    if config.nodes > 1 and not by_name:
         problems.append(
             Problem(
                 where="nodes",
@@ -195,12 +195,20 @@ def machine_of(config: RunConfig) -> Topology:
     chosen = config.topology
     try:
         if chosen.path:
-            return _described(config)
+            return _enough(_described(config), config)
         return _drawn(chosen.preset, config) if chosen.preset else probe_host()
     except TopologyError as error:
         where = f"topology={chosen.path or chosen.preset or 'probe'}"
         remedy = f"{error.remedy[:1].upper()}{error.remedy[1:]}."
         raise UserError(*(Problem(where=where, found=problem, remedy=remedy) for problem in error.problems)) from error
+
+
+def _enough(found: Topology, config: RunConfig) -> Topology:
+    if config.nodes > len(found.hosts):
+        described = f"{config.nodes} hosts asked for, {len(found.hosts)} described"
+        remedy = "Give a folder with a description of each, or a drawn machine (topology=dgx_h100 nodes=16)"
+        raise UserError(Problem(where="nodes", found=described, remedy=remedy))
+    return found
 
 
 def _described(config: RunConfig) -> Topology:
@@ -338,7 +346,8 @@ def check_nvme(config: RunConfig) -> None:
         UserError: none given, or it cannot be used.
     """
     engine = config.engine
-    wanted = Offload.nvme in (engine.offload_param, engine.offload_optimizer)
+    targets = {engine.offload_param, engine.offload_optimizer}
+    wanted = Offload.nvme in targets or (Offload.auto in targets and bool(engine.nvme_path))
     if not wanted or engine.name is Engine.ddp or config.topology.path:
         return
     path = Path(engine.nvme_path)

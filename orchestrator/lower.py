@@ -9,7 +9,7 @@ from launch.spec import Backend, DeviceKind, LaunchSpec
 from orchestrator.config import Offload
 from orchestrator.errors import Problem, UserError
 from orchestrator.planner.plan import Plan
-from orchestrator.planner.strategy import Zero3Knobs
+from orchestrator.planner.strategy import Zero3Extras, Zero3Knobs
 
 WORKER = "orchestrator.train.worker"
 # Power of two at which fp16's loss scale starts: below the default 16, so that few first steps are lost.
@@ -35,7 +35,7 @@ def deepspeed_json(plan: Plan) -> dict[str, Any]:
         "zero_force_ds_cpu_optimizer": False,
         "zero_allow_untested_optimizer": True,
         **_precision(strategy.precision),
-        "zero_optimization": _zero(strategy.zero3, is_gpu=plan.device_kind == "gpu"),
+        "zero_optimization": _zero(strategy.zero3, strategy.extras, is_gpu=plan.device_kind == "gpu"),
         "steps_per_print": 2**31 - 1,
         "wall_clock_breakdown": False,
     }
@@ -50,7 +50,7 @@ def _precision(precision: str) -> dict[str, Any]:
     return {"bf16": {"enabled": precision == "bf16"}, "fp16": fp16}
 
 
-def _zero(knobs: Zero3Knobs, *, is_gpu: bool) -> dict[str, Any]:
+def _zero(knobs: Zero3Knobs, extras: Zero3Extras | None, *, is_gpu: bool) -> dict[str, Any]:
     zero: dict[str, Any] = {
         "stage": 3,
         # A second stream overlaps gathers with products; a CPU has none.
@@ -74,6 +74,18 @@ def _zero(knobs: Zero3Knobs, *, is_gpu: bool) -> dict[str, Any]:
             zero[name] = {"device": target.value, "pin_memory": is_gpu}
             if target is Offload.nvme:
                 zero[name]["nvme_path"] = knobs.nvme_path
+    return zero if extras is None else _with_extras(zero, extras)
+
+
+def _with_extras(zero: dict[str, Any], extras: Zero3Extras) -> dict[str, Any]:
+    """Add what only several hosts and NVMe need; plan.json tells how each value was derived."""
+    zero["sub_group_size"] = extras.sub_group_size
+    if extras.hpz_partition_size > 1:
+        zero["zero_hpz_partition_size"] = extras.hpz_partition_size
+    if extras.param_buffer_count:
+        zero["offload_param"] |= {"buffer_count": extras.param_buffer_count, "buffer_size": extras.param_buffer_size}
+    if extras.optimizer_buffer_count:
+        zero["offload_optimizer"]["buffer_count"] = extras.optimizer_buffer_count
     return zero
 
 

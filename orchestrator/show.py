@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestrator.config import RunConfig
 from orchestrator.errors import Problem, UserError
@@ -16,6 +18,8 @@ from topology.probe import readings_to_json
 from topology.render import render
 
 _INDENT_UP_TO_HOSTS = 16  # larger snapshots are for machines to read
+_SUFFIXES = (".json", ".xml", ".txt")
+_MAX_FILES = 256
 _LEVELS = ("NV", "PIX", "PXB", "PHB", "NODE")
 
 
@@ -34,6 +38,7 @@ def probe(config: RunConfig) -> Shown:
     Raises:
         UserError: the machine cannot be read, or not be written in the form asked for.
     """
+    _check_names(config)
     files = []
     if config.save_readings:
         if config.topology.path or config.topology.preset:
@@ -45,13 +50,10 @@ def probe(config: RunConfig) -> Shown:
         topology = machine_of(config)
     document = _document(topology)
     if config.save:
-        files.append(("save", config.save, _saved(config.save, topology, document)))
+        files += _saved(config.save, topology, document)
     if config.picture:
         from topology.render.svg import svg
 
-        if not config.picture.lower().endswith(".svg"):
-            found = f"found {config.picture}"
-            raise UserError(Problem(where="picture", found=found, remedy="Pictures are SVG: give a name in .svg."))
         files.append(("picture", config.picture, svg(topology)))
     return Shown(text=render(topology) + "\n", json=document, files=tuple(files))
 
@@ -65,16 +67,47 @@ def _document(topology: Topology) -> str:
     return json.dumps(body, indent=indent) + "\n"
 
 
-def _saved(path: str, topology: Topology, document: str) -> str:
-    """Write the machine in the format the name of the file asks for."""
-    kind = path.lower().rsplit(".", 1)[-1]
-    if kind not in {"xml", "txt"}:
-        return document
+def _check_names(config: RunConfig) -> None:
+    problems = []
+    if config.picture and not config.picture.lower().endswith(".svg"):
+        remedy = "Pictures are SVG: give a name in .svg."
+        problems.append(Problem(where="picture", found=f"found {config.picture}", remedy=remedy))
+    if config.save and Path(config.save).suffix.lower() not in _SUFFIXES:
+        remedy = f"Give a name in {', '.join(_SUFFIXES)}."
+        problems.append(Problem(where="save", found=f"found {config.save}", remedy=remedy))
+    names = [name for name in (config.save, config.save_readings, config.picture) if name]
+    if len({Path(name).absolute() for name in names}) < len(names):
+        problems.append(Problem(where=names[0], found="two outputs in one file", remedy="Give each its own."))
+    if problems:
+        raise UserError(*problems)
+
+
+def _saved(path: str, topology: Topology, document: str) -> list[tuple[str, str, str]]:
+    """Write the machine in the format the name of the file asks for; other tools' formats hold one host a file."""
+    name = Path(path)
+    if name.suffix.lower() == ".json":
+        return [("save", path, document)]
     from topology.render.nccl_xml import nccl_xml
     from topology.render.smi import smi_text
 
+    write = nccl_xml if name.suffix.lower() == ".xml" else smi_text
+    hosts = [host.name for host in topology.hosts]
+    if len(hosts) > _MAX_FILES:
+        found = f"{len(hosts)} hosts, each in a file of its own"
+        raise UserError(Problem(where=f"save={path}", found=found, remedy="Save them as one file in .json."))
     try:
-        return nccl_xml(topology) if kind == "xml" else smi_text(topology)
+        if len(hosts) == 1:
+            return [("save", path, write(topology))]
+        names = _apart([re.sub(r"[^A-Za-z0-9._-]+", "-", host) for host in hosts])
+        return [
+            ("save", str(name.with_stem(f"{name.stem}-{plain}")), write(topology, host))
+            for plain, host in zip(names, hosts, strict=True)
+        ]
     except TopologyError as error:
         problems = (Problem(where=f"save={path}", found=text, remedy=error.remedy) for text in error.problems)
         raise UserError(*problems) from error
+
+
+def _apart(names: list[str]) -> list[str]:
+    """Number names that are alike, so that no host writes over another."""
+    return [f"{name}-{at}" if names.count(name) > 1 else name for at, name in enumerate(names)]

@@ -28,6 +28,11 @@ def normal_pci(text: str) -> str | None:
     return f"{int(domain or '0', 16):04x}:{bus}:{slot}.{function or '0'}".lower()
 
 
+def printable(text: str) -> str:
+    """Write what a terminal would obey, or show in another order, as an escape: names may come from anyone."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def is_no_pci(text: str | None) -> bool:
     """Whether the text is there and not written as `normal_pci` writes addresses."""
     return text is not None and _is_odd(text)

@@ -69,11 +69,14 @@ def peak(name: str, memory_bytes: int | None = None) -> Peak | None:
 def supports_bf16(device: Device) -> bool:
     """Whether bf16 products run in hardware: Ampere (8.0) and later, or a CPU with AVX512-BF16 or AMX-BF16.
 
-    A GPU whose compute capability could not be read counts as without.
+    A GPU whose compute capability is unknown goes by its name; an unknown name counts as without.
     """
     if device.kind is DeviceKind.cpu:
         return not {"avx512_bf16", "amx_bf16"}.isdisjoint(device.features)
-    return device.compute_capability is not None and device.compute_capability >= (8, 0)
+    if device.compute_capability is not None:
+        return device.compute_capability >= (8, 0)
+    known = peak(device.name)
+    return known is not None and Precision.bf16 in known.flops_per_second
 
 
 def cpu_peak(device: Device, host_clock_hz: float | None, threads_per_core: int = 1) -> Peak | None:

@@ -10,12 +10,14 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from topology.checks import doubles
+from topology.complete import nvlink_counts
 from topology.grouping import connected
 from topology.hosts import split_hosts
 from topology.judge_links import link_warnings
 from topology.judge_places import place_warnings
 from topology.model import Device, Host, SwitchKind, Topology
-from topology.pcie_tree import LEVELS, violations
+from topology.pcie_tree import LEVELS, tree_faults, violations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,12 +107,27 @@ def _rank(kind: str) -> int:
     return _LEVELS.index(NVLINK if kind.startswith(NVLINK) else kind)
 
 
-def contradictions(topology: Topology) -> tuple[str, ...]:
-    """Tell which pairs no PCIe tree can have: a description that has them is damaged."""
-    labels = {(pair.a, pair.b): pair.kind for pair in topology.pairs}
-    wrong = violations([device.id for device in topology.devices], labels)
+def contradictions(one: Topology) -> tuple[str, ...]:
+    """Tell what no host can have: a description that has it is damaged."""
+    labels = {(pair.a, pair.b): pair.kind for pair in one.pairs}
+    wrong = violations([device.id for device in one.devices], labels)
     text = "but a way round is nearer: no PCIe tree has both"
-    return tuple(f"{a} - {b} is {labels[a, b]}, {text}" for a, b in wrong)
+    counts = nvlink_counts(one)
+    unlike = []
+    for (a, b), kind in labels.items() if counts else ():
+        number = counts.get(frozenset((a, b)), 0)
+        if (number or kind.startswith(NVLINK)) and kind != f"NV{number}":
+            unlike.append(f"{a} - {b} is {kind}, but its links are {f'NV{number}' if number else 'no NVLinks'}")
+    return (
+        *(f"{a} - {b} is {labels[a, b]}, {text}" for a, b in wrong),
+        *unlike,
+        *tree_faults(one),
+        *(f"two GPUs at the PCI address {address}" for address in _shared_addresses(one)),
+    )
+
+
+def _shared_addresses(one: Topology) -> list[str]:
+    return doubles(gpu.pci for gpu in one.gpus if gpu.pci is not None and gpu.parent is None)
 
 
 def judge(topology: Topology) -> tuple[str, ...]:

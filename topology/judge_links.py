@@ -21,6 +21,8 @@ _MANAGER: Final = (
     "check `systemctl status nvidia-fabricmanager` (its version must be the driver's) and `nvidia-smi nvlink -s`"
 )
 _SEVERAL: Final = 2
+_MOST: Final = 2 / 3
+_UNNAMED: Final = "unknown GPU"  # of texts; a board with NVSwitches has one kind of GPU
 
 
 def link_warnings(one: Topology, names: Mapping[str, str], *, is_switched: bool) -> Iterator[str]:
@@ -30,7 +32,8 @@ def link_warnings(one: Topology, names: Mapping[str, str], *, is_switched: bool)
     most = {device.id: _sold_with(device) for device in gpus} if is_switched else {}
     yield from _degraded(counts, most, names)
     is_whole = not any(device.mig for device in gpus)
-    if len(gpus) >= _SEVERAL and not counts and is_whole and all(_BOARD_ONLY.search(device.name) for device in gpus):
+    is_dark = not any(link.kind.startswith("NV") for link in one.links) and not any(p.is_nvlink for p in one.pairs)
+    if len(gpus) >= _SEVERAL and is_dark and is_whole and all(_BOARD_ONLY.search(device.name) for device in gpus):
         yield f"no NVLink among {len(gpus)} {gpus[0].name}, which are made for it: {_MANAGER}"
     if not one.hosts[0].is_virtual:  # a hypervisor tells what it likes of slots
         yield from _slow_slots(gpus, names)
@@ -44,7 +47,19 @@ def _switch_counts(one: Topology) -> dict[str, int]:
         for end, other in ((link.a, link.b), (link.b, link.a)):
             if end in own and other in switches:
                 counts[end] += _num_links(link.kind)
-    return dict(counts)
+    return {**_without(one, counts, is_switched=True), **counts}
+
+
+def _without(one: Topology, counts: Mapping[str, int], *, is_switched: bool) -> dict[str, int]:
+    """Give 0 to the GPUs that have no NVLink although all of their kind are made for it, and some have."""
+    linked = {device.name for device in one.gpus if counts.get(device.id)}
+    return {
+        device.id: 0
+        for device in one.gpus
+        if device.name in linked
+        and device.parent is None
+        and (_BOARD_ONLY.search(device.name) or (device.name == _UNNAMED and is_switched))
+    }
 
 
 def _bundle_counts(one: Topology) -> dict[str, int]:
@@ -58,7 +73,12 @@ def _bundle_counts(one: Topology) -> dict[str, int]:
         for end in ends:
             widest[end] = max(count, widest.get(end, 0))
     is_plain = all(count == min(widest[a], widest[b]) for (a, b), count in bundles.items())
-    return widest if is_plain else dict.fromkeys(widest, 0)
+    usual, number = Counter(bundles.values()).most_common(1)[0] if bundles else (0, 0)
+    if not is_plain and usual == max(bundles.values()) and number >= _MOST * len(bundles):
+        # Nearly all bundles are alike: the few that are not are faults, at both their ends.
+        return {end: min(count for ends, count in bundles.items() if end in ends) for end in widest}
+    dark = {name: 0 for name in _without(one, widest, is_switched=False) if name not in widest}
+    return {**widest, **dark} if is_plain else dict.fromkeys(widest, 0)
 
 
 def _num_links(kind: str) -> int:

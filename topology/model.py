@@ -118,9 +118,9 @@ class Device:
         return (
             "an empty id",
             "an empty host name",
-            f"memory_bytes {self.memory_bytes} below 0",
-            f"power_limit_watts {self.power_limit_watts} below 0",
-            f"free_memory_bytes {self.free_memory_bytes} below 0",
+            f"memory_bytes {self.memory_bytes} is not from 0 to 1e24",
+            f"power_limit_watts {self.power_limit_watts} is not from 0 to 1e24",
+            f"free_memory_bytes {self.free_memory_bytes} is not from 0 to 1e24",
             f"numa {self.numa} below 0",
             f"index {self.index} below 0",
             f"{self.cores} cores on a {self.kind.value} device",
@@ -145,7 +145,7 @@ class Nic:
         if True in broken:
             told = (
                 "an empty id",
-                f"bytes_per_second {self.bytes_per_second} below 0",
+                f"bytes_per_second {self.bytes_per_second} is not from 0 to 1e24",
                 f"numa {self.numa} below 0",
                 f"pci {self.pci!r} not like 0000:18:00.0",
             )
@@ -190,8 +190,8 @@ class Link:
             told = (
                 "the same id at both ends",
                 "an empty kind",
-                f"bytes_per_second {rate} below 0",
-                f"assumed rate {assumed} below 0",
+                f"bytes_per_second {rate} is not from 0 to 1e24",
+                f"assumed rate {assumed} is not from 0 to 1e24",
             )
             check(f"a link {self.a} - {self.b}", *zip(broken, told, strict=True))
 
@@ -249,13 +249,16 @@ class Host:
         check(
             f"a host {self.name!r}",
             (not self.name, "an empty name"),
-            (negative(self.memory_bytes), f"memory_bytes {self.memory_bytes} below 0"),
-            (negative(self.available_memory_bytes), f"available memory {self.available_memory_bytes} below 0"),
-            (negative(self.memory_limit_bytes), f"memory limit {self.memory_limit_bytes} below 0"),
+            (negative(self.memory_bytes), f"memory_bytes {self.memory_bytes} is not from 0 to 1e24"),
+            (
+                negative(self.available_memory_bytes),
+                f"available memory {self.available_memory_bytes} is not from 0 to 1e24",
+            ),
+            (negative(self.memory_limit_bytes), f"memory limit {self.memory_limit_bytes} is not from 0 to 1e24"),
             (negative(self.cores), f"{self.cores} cores"),
             (self.sockets is not None and self.sockets < 1, f"{self.sockets} sockets"),
             (self.threads_per_core < 1, f"{self.threads_per_core} threads per core"),
-            (negative(self.clock_hz), f"clock_hz {self.clock_hz} below 0"),
+            (negative(self.clock_hz), f"clock_hz {self.clock_hz} is not from 0 to 1e24"),
             (bool(strangers), f"devices of another host: {strangers}"),
         )
 
@@ -280,12 +283,15 @@ class Topology:
         unlinked = [end for link in self.links for end in (link.a, link.b) if end not in known]
         unpaired = [end for pair in self.pairs for end in (pair.a, pair.b) if end not in host_of]
         crossing = [f"{p.a} - {p.b}" for p in self.pairs if host_of.get(p.a) != host_of.get(p.b)]
+        names = {host.name for host in self.hosts}
+        homeless = [s.host for s in self.switches if s.host is not None and s.host not in names]
         twice = doubles((p.a, p.b) if p.a < p.b else (p.b, p.a) for p in self.pairs)
         check(
             "a topology",
             (not self.hosts, "no host"),
             *((True, f"the id {name!r} more than once") for name in doubles(ids)),
             *((True, f"the host name {name!r} more than once") for name in doubles(h.name for h in self.hosts)),
+            *((True, f"a switch of the unknown host {name!r}") for name in dict.fromkeys(homeless)),
             *((True, f"a link to the unknown id {end!r}") for end in dict.fromkeys(unlinked)),
             *((True, f"a pair over the unknown id {end!r}") for end in dict.fromkeys(unpaired)),
             *((not unpaired, f"a pair between two hosts: {text}") for text in crossing),

@@ -103,6 +103,29 @@ def violations(ids: Sequence[str], labels: Mapping[tuple[str, str], str]) -> tup
     return tuple(wrong)
 
 
+def tree_faults(topology: Topology) -> tuple[str, ...]:
+    """Tell what is no tree: a device or switch with two ways up, or a way that comes back to where it was."""
+    height = {switch.id: _KINDS.index(switch.kind) for switch in topology.switches if switch.kind in _KINDS}
+    ups: dict[str, list[str]] = {}
+    for link in topology.links:
+        if link.kind in {PCIE, INSIDE} and link.b in height:
+            ups.setdefault(link.a, []).append(link.b)
+    nics = {nic.id for nic in topology.nics}  # an adapter may have a way to each of two sockets
+    faults = [
+        f"{name} has {len(above)} ways up the PCIe tree: {', '.join(above[:3])}"
+        for name, above in ups.items()
+        if len(above) > 1 and name not in nics
+    ]
+    for start in ups:
+        here, steps = start, 0
+        while here in ups and steps <= len(ups):
+            here, steps = ups[here][0], steps + 1
+            if here == start:
+                faults.append(f"{start} is above itself in the PCIe tree")
+                break
+    return tuple(faults)
+
+
 def pcie_labels(topology: Topology) -> dict[frozenset[str], str]:
     """Label every two devices and NICs of one host whose places in the PCIe tree are known, NVLink aside."""
     parent = _parents(topology)

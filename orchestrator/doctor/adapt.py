@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from orchestrator.doctor.evidence import (
+    MOST_GENERATION,
+    MOST_LANES,
     GpuEvidence,
     HealthEvidence,
     MachineEvidence,
@@ -14,12 +17,23 @@ from orchestrator.doctor.evidence import (
     PcieEvidence,
     unknown,
 )
-from topology.probe.readings import GpuReadings, HostReadings, MachineReadings, NvmlReadings, PciReadings
-from topology.probe.visible import select_visible
+from topology.probe import visible_gpus
+from topology.probe.gpu_devices import has_mig
+from topology.probe.readings import (
+    GpuReadings,
+    HostReadings,
+    MachineReadings,
+    MigReadings,
+    NvlinkReadings,
+    NvmlReadings,
+    PciReadings,
+)
 from topology.reading import Reading
 
 _NVIDIA: Final = 0x10DE
 _DISPLAY: Final = 0x03
+_ANY_MEMORY_BYTES: Final = 2**47
+_TO_GPU, _TO_SWITCH = 0, 2  # NVML_NVLINK_DEVICE_TYPE_GPU and _SWITCH
 # GT/s of one lane to PCIe generation (PCI Express base specification 6.0).
 _GENERATIONS: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
@@ -27,13 +41,15 @@ _GENERATIONS: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 def machine_evidence(readings: MachineReadings) -> MachineEvidence:
     """Pick out what the checks look at."""
     nvml, host = readings.nvml, readings.host
-    shown = select_visible([gpu.uuid.value for gpu in nvml.gpus], nvml.visible_devices).positions
+    chosen, notes = visible_gpus(nvml)
+    shown = _shown(chosen)
     functions = {function.address: function for function in host.pci_functions}
-    gpus = tuple(_gpu(gpu, functions, is_visible=at in shown) for at, gpu in enumerate(nvml.gpus))
+    gpus = tuple(_gpu(gpu, functions, shown.get(gpu.index)) for gpu in nvml.gpus)
     return MachineEvidence(
         driver=nvml.driver_version,
         unavailable=nvml.unavailable,
         visible_devices=nvml.visible_devices,
+        visibility=notes,
         gpus=gpus,
         pairs=_pairs(nvml, gpus),
         nics=tuple(NicEvidence(name=nic.name, kind=nic.kind, numa=nic.numa) for nic in host.nics),
@@ -53,18 +69,30 @@ def bus_gpus(readings: MachineReadings) -> tuple[str, ...]:
     )
 
 
-def _gpu(gpu: GpuReadings, functions: dict[str, PciReadings], *, is_visible: bool) -> GpuEvidence:
+def _shown(chosen: Iterable[tuple[GpuReadings, MigReadings | None]]) -> dict[int, tuple[str, ...]]:
+    """The GPUs that CUDA may use, by NVML index, with the UUIDs of the MIG devices it may use of each."""
+    shown: dict[int, tuple[str, ...]] = {}
+    for gpu, mig in chosen:
+        uuid = None if mig is None else mig.uuid.value
+        shown[gpu.index] = (*shown.get(gpu.index, ()), *(() if uuid is None else (uuid,)))
+    return shown
+
+
+def _gpu(gpu: GpuReadings, functions: dict[str, PciReadings], slices: tuple[str, ...] | None) -> GpuEvidence:
     function = functions.get(gpu.pci.value or "")
     return GpuEvidence(
         id=gpu.uuid.value or gpu.pci.value or f"NVML index {gpu.index}",
         name=gpu.name.value or "unnamed GPU",
         pci=gpu.pci.value,
-        is_visible=is_visible,
+        is_visible=slices is not None,
         capability=gpu.compute_capability,
         memory_free_bytes=gpu.memory_free_bytes,
         numa=unknown("PCI function", "NOT_FOUND") if function is None else function.numa,
         cpus=gpu.cpus,
         lost=_lost(gpu),
+        mig=has_mig(gpu),
+        slices=slices or (),
+        memory_fault=_memory_fault(gpu),
         bridges=_bridges(function),
         pcie=_pcie(gpu, function, functions),
         nvlink=NvlinkEvidence(ports=tuple(link.state for link in gpu.nvlinks), fabric_state=gpu.fabric_state),
@@ -87,6 +115,17 @@ def _lost(gpu: GpuReadings) -> str | None:
     return None if gone is None else f"{gone.source}: {gone.error}"
 
 
+def _memory_fault(gpu: GpuReadings) -> str | None:
+    """What no card can have: no memory, more than all cards of a rack together, or more free than there is."""
+    total, free = gpu.memory_total_bytes, gpu.memory_free_bytes
+    if total.value is None:
+        return None
+    told = f"{total.source}: {total.value} bytes"
+    if not 0 < total.value < _ANY_MEMORY_BYTES:
+        return told
+    return f"{told}, {free.value} of them free" if free.value is not None and free.value > total.value else None
+
+
 def _bridges(function: PciReadings | None) -> Reading[tuple[str, ...]]:
     """The ports above, nearest first; the host bridge itself is none."""
     if function is None:
@@ -102,10 +141,10 @@ def _pcie(gpu: GpuReadings, function: PciReadings | None, functions: dict[str, P
     bridges = _bridges(function).value
     port_speed, port_width = _capability(functions.get(bridges[0]) if bridges else None)
     return PcieEvidence(
-        card_generation=_first(gpu.pcie_device_max_generation, gpu.pcie_max_generation, own_speed),
-        card_width=_first(own_width, gpu.pcie_max_width),
-        slot_generation=_first(port_speed, gpu.pcie_max_generation),
-        slot_width=_first(port_width, gpu.pcie_max_width),
+        card_generation=_first(MOST_GENERATION, gpu.pcie_device_max_generation, gpu.pcie_max_generation, own_speed),
+        card_width=_first(MOST_LANES, own_width, gpu.pcie_max_width),
+        slot_generation=_first(MOST_GENERATION, port_speed, gpu.pcie_max_generation),
+        slot_width=_first(MOST_LANES, port_width, gpu.pcie_max_width),
     )
 
 
@@ -118,8 +157,13 @@ def _capability(function: PciReadings | None) -> tuple[Reading[int], Reading[int
     return Reading(source=speed.source, value=generation, error=code), function.max_width
 
 
-def _first(*readings: Reading[int]) -> Reading[int]:
-    return next((reading for reading in readings if reading.value), readings[0])
+def _first(most: int, *readings: Reading[int]) -> Reading[int]:
+    """The first that can be true: a broken driver may tell zero or all bits set."""
+    for reading in readings:
+        if reading.value is not None and 0 < reading.value <= most:
+            return reading
+    first = readings[0]
+    return Reading(source=first.source, error=first.error or f"IMPOSSIBLE_VALUE {first.value}")
 
 
 def _part(reading: Reading[Any], at: int) -> Reading[int]:
@@ -129,6 +173,7 @@ def _part(reading: Reading[Any], at: int) -> Reading[int]:
 
 
 def _pairs(nvml: NvmlReadings, gpus: tuple[GpuEvidence, ...]) -> tuple[PairEvidence, ...]:
+    raw = {gpu.index: gpu for gpu in nvml.gpus}
     by_index = {gpu.index: found for gpu, found in zip(nvml.gpus, gpus, strict=True)}
     levels = {frozenset((item.a_index, item.b_index)): item.level for item in nvml.ancestors}
     statuses = {frozenset((item.a_index, item.b_index)): item.read for item in nvml.p2p}
@@ -142,9 +187,29 @@ def _pairs(nvml: NvmlReadings, gpus: tuple[GpuEvidence, ...]) -> tuple[PairEvide
                     b=ends[1].id,
                     level=levels.get(key, unknown("nvmlDeviceGetTopologyCommonAncestor", "NOT_READ")),
                     p2p=statuses.get(key, unknown("nvmlDeviceGetP2PStatus", "NOT_READ")),
+                    is_linked=_are_linked(*(raw[index] for index in sorted(key))),
                 )
             )
     return tuple(found)
+
+
+def _are_linked(a: GpuReadings, b: GpuReadings) -> bool | None:
+    """Whether active NVLink ports join two GPUs; None where a far end is not told."""
+    if has_mig(a) or has_mig(b):  # NVLink is off in MIG mode
+        return False
+    active = [[port for port in gpu.nvlinks if port.state.value == 1] for gpu in (a, b)]
+    towards = [{port.remote_pci.value for port in ports} for ports in active]
+    kinds = [{port.remote_type.value for port in ports} for ports in active]
+    if (b.pci.value and b.pci.value in towards[0]) or (a.pci.value and a.pci.value in towards[1]):
+        return True
+    if all(_TO_SWITCH in own for own in kinds):
+        return True
+    untold = [gpu for gpu in (a, b) for port in gpu.nvlinks if port.state.value == 1 and _is_untold(port)]
+    return None if untold else False
+
+
+def _is_untold(port: NvlinkReadings) -> bool:
+    return port.remote_type.value is None or (port.remote_type.value == _TO_GPU and port.remote_pci.value is None)
 
 
 def _is_virtual(host: HostReadings) -> Reading[bool]:

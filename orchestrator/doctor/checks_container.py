@@ -20,6 +20,11 @@ _INSTALL: Final = (
     "Install the driver, or load it (`modprobe nvidia`); `dmesg | grep -i nvrm` tells why it does not start. "
     "Blackwell cards need its open kernel modules."
 )
+_SEE: Final = "`dmesg | grep -iE 'nvrm|xid'` tells the driver's side;"
+_WRONG_LIBRARY: Final = (
+    "The file found as libnvidia-ml.so.1 is not the driver's, or damaged: look at `ldconfig -p | grep libnvidia-ml` "
+    "and LD_LIBRARY_PATH, and install the driver's libraries again (in a container the toolkit mounts the host's)."
+)
 # Codes of nvmlInit, from nvml.h.
 _INIT_REMEDIES: Final = {
     "LIB_RM_VERSION_MISMATCH": (
@@ -30,7 +35,38 @@ _INIT_REMEDIES: Final = {
     "NO_PERMISSION": "Run it as a user who may open /dev/nvidiactl and /dev/nvidia*.",
     "OPERATING_SYSTEM": "A control group or seccomp filter hides the device files: ask for the GPUs (`--gres=gpu:N`).",
     "GPU_IS_LOST": "A GPU fell off the bus: reboot the host, and look for `Xid 79` in dmesg.",
+    "LIBRARY_NOT_FOUND": (
+        "A library that the driver's own needs is missing: install the driver's libraries again, in the version of "
+        "the kernel module (`cat /proc/driver/nvidia/version`)."
+    ),
+    "FUNCTION_NOT_FOUND": _WRONG_LIBRARY,
+    "AttributeError": _WRONG_LIBRARY,
+    "UNKNOWN": (
+        f"{_SEE} load the nvidia modules again, or reboot. Under a scheduler, ask for the GPUs (`--gres=gpu:N`): its "
+        "control group may hide them."
+    ),
 }
+# docs.nvidia.com/datacenter/cloud-native/container-toolkit, troubleshooting, and NVIDIA/nvidia-container-toolkit
+# issue 48 (2026-11): devices given by the runtime hook are taken away when systemd rewrites the control group.
+_TAKEN_AWAY: Final = (
+    "Restart the container: a reload of systemd on the host (`systemctl daemon-reload`) takes the devices away from "
+    "running containers (NVIDIA Container Toolkit documentation, troubleshooting). So that it stays away: toolkit 1.18 "
+    "or newer, or devices by CDI (`docker run --device nvidia.com/gpu=all`) or one by one (`--device /dev/nvidiactl "
+    "--device /dev/nvidia-uvm --device /dev/nvidia0`)."
+)
+# What is said where NVML ends without a code of its own -> what helps.
+_OTHER_REMEDIES: Final = (
+    ("nvidia-ml-py is not installed", "`pip install nvidia-ml-py` (a dependency of trainmaster)."),
+    (
+        "does not answer within",
+        f"The driver hangs: {_SEE} look for stuck processes (`ps -eo stat,comm | grep ^D`), reboot.",
+    ),
+    ("ends the process|ends without", f"The driver's library crashes: libraries of two versions? {_WRONG_LIBRARY}"),
+    ("cannot be loaded", _WRONG_LIBRARY),
+    ("no process could be started", "Look at the limits of processes and memory (`ulimit -a`), then run it again."),
+)
+# The one thing that says there is no driver; all else is a driver that fails.
+_ABSENT: Final = "libnvidia-ml.so.1 not found"
 
 
 def check_container(container: ContainerEvidence, machine: MachineEvidence) -> tuple[Finding, ...]:
@@ -65,10 +101,10 @@ def _silent(container: ContainerEvidence, unavailable: str, where: str) -> Itera
             f"files: {', '.join(files) or 'no /dev/nvidiaN'}",
         )
     )
-    code = re.search(r"\(([A-Z_]+)\)", unavailable)
     evidence = f"{unavailable}; {known}"
-    if code is not None and code[1] in _INIT_REMEDIES:
-        yield error(check, f"the NVIDIA driver does not answer{where}", evidence, _INIT_REMEDIES[code[1]])
+    if _ABSENT not in unavailable:
+        remedy = _remedy(unavailable, in_container=bool(container.marks), has_files=bool(container.device_files.value))
+        yield error(check, f"the NVIDIA driver is there and does not answer{where}", evidence, remedy)
     elif files:
         title = f"device files are there, but the driver's library is not usable{where}"
         yield error(check, title, evidence, _TOOLKIT if container.marks else _INSTALL)
@@ -85,6 +121,16 @@ def _silent(container: ContainerEvidence, unavailable: str, where: str) -> Itera
     else:
         hint = _TOOLKIT if container.marks else ""
         yield note(check, f"no NVIDIA GPU is visible{where}; nothing about GPUs was examined", evidence, hint)
+
+
+def _remedy(unavailable: str, *, in_container: bool, has_files: bool) -> str:
+    code = re.search(r"\(([A-Za-z_]+)\)", unavailable)
+    if code is not None and code[1] == "UNKNOWN" and in_container:
+        return _TAKEN_AWAY if has_files else _TOOLKIT
+    if code is not None and code[1] in _INIT_REMEDIES:
+        return _INIT_REMEDIES[code[1]]
+    fits = (text for said, text in _OTHER_REMEDIES if re.search(said, unavailable))
+    return next(fits, f"{_SEE} load the nvidia modules again, or reboot.")
 
 
 def _unseen(container: ContainerEvidence, machine: MachineEvidence, where: str) -> Iterator[Finding]:
@@ -118,12 +164,21 @@ def _hidden(container: ContainerEvidence, machine: MachineEvidence) -> Iterator[
     if asked is not None and asked.strip().lower() in {"", "void", "none"} and (machine.unavailable or container.marks):
         title = "NVIDIA_VISIBLE_DEVICES asks the container runtime for no GPU"
         yield warning(check, title, f"NVIDIA_VISIBLE_DEVICES={asked!r}", _TOOLKIT)
-    if machine.gpus and not any(gpu.is_visible for gpu in machine.gpus):
+    usable = [gpu for gpu in machine.gpus if gpu.lost is None]  # a lost one is hidden by nobody
+    seen = sum(gpu.is_visible for gpu in usable)
+    if usable and not seen and machine.visible_devices is not None:
         evidence = f"CUDA_VISIBLE_DEVICES={machine.visible_devices!r}, {len(machine.gpus)} GPU(s) in the machine"
+        evidence = "; ".join((evidence, *machine.visibility))
         yield warning(check, "CUDA_VISIBLE_DEVICES hides every GPU", evidence, "Unset it, or name GPUs by UUID.")
-    elif machine.gpus:
-        seen = sum(gpu.is_visible for gpu in machine.gpus)
-        yield passed(check, f"{seen} of {len(machine.gpus)} GPU(s) are visible to CUDA")
+    elif usable:
+        slices = sum(len(gpu.slices) for gpu in usable if gpu.is_visible)
+        cut = f", {slices} MIG device(s) among them" if slices else ""
+        title = f"{seen} of {len(machine.gpus)} GPU(s) are visible to CUDA{cut}"
+        if machine.visibility:
+            remedy = "`nvidia-smi -L` lists the UUIDs; they are safe where indices are not."
+            yield note(check, title, "; ".join(machine.visibility), remedy)
+        else:
+            yield passed(check, title)
 
 
 def _uvm(container: ContainerEvidence) -> Iterator[Finding]:

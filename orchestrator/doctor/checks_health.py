@@ -28,6 +28,10 @@ _POWER: Final = (
 )
 # docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt, error recovery and response flags (2026-11).
 _RESET: Final = "End all work on it, then `nvidia-smi -r -i UUID` as root (or reboot). Runs stay correct until then."
+_GARBAGE: Final = (
+    "Compare with `nvidia-smi -q -d MEMORY -i UUID`; reset the GPU or reboot, and look for `Xid` in dmesg. In a "
+    "virtual machine it is the host's driver that tells this."
+)
 _RMA: Final = "Take the card out of service, run NVIDIA's field diagnostic, and have it replaced."
 
 
@@ -41,6 +45,9 @@ def check_health(machine: MachineEvidence, loads: tuple[LoadEvidence, ...]) -> t
             remedy = "Drain this host, look for `Xid 79` in dmesg, reboot; if it recurs, reseat or replace the card."
             found.append(error("gpu-lost", title, gpu.lost, remedy))
             continue
+        if gpu.memory_fault is not None:
+            title = f"{gpu.label}: the driver tells an impossible memory; plans cannot count with it"
+            found.append(warning("memory", title, gpu.memory_fault, _GARBAGE.replace("UUID", gpu.id)))
         found += [*_throttle(gpu, by_gpu.get(gpu.id)), *_remap(gpu), *_retired(gpu), *_ecc(gpu)]
     return tuple(found)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from orchestrator.doctor.evidence import FabricManagerEvidence, GpuEvidence, MachineEvidence
 from orchestrator.doctor.finding import Finding, error, note, passed, unread, warning
+from topology.reading import Reading
 
 # Cards whose module carries NVLink by itself. PCIe cards get it by a bridge that may be missing on purpose.
 # Product names as the driver prints them, NVIDIA data sheets (2026-01).
@@ -26,11 +27,26 @@ _START: Final = (
 )
 
 
+_ONE_CARD: Final = (
+    "Its peers have NVLink, so the fabric manager and the switches work: look at this card. `nvidia-smi nvlink -s -i "
+    "UUID`, `Xid 74` and `SXid` in dmesg; reset it (`nvidia-smi -r -i UUID` as root) or reboot; if it stays, have card "
+    "or board replaced. Until then leave it out by CUDA_VISIBLE_DEVICES."
+)
+
+
 def check_nvlink(machine: MachineEvidence, manager: FabricManagerEvidence) -> tuple[Finding, ...]:
-    """Judge the NVLink ports of each GPU against its kind and its equals, and the fabric manager."""
-    gpus = tuple(gpu for gpu in machine.gpus if gpu.lost is None)
-    carriers = tuple(gpu for gpu in gpus if _NVLINK_MODULE.search(gpu.name))
-    found = [*_fabric(gpus, manager), *_dead(carriers, manager), *_degraded(gpus)]
+    """Judge the NVLink ports of each GPU against its kind and its equals, and the fabric manager.
+
+    GPUs in MIG mode are left out: NVLink is off in it.
+    """
+    gpus = tuple(gpu for gpu in machine.gpus if gpu.lost is None and not gpu.mig)
+    groups: dict[str, list[GpuEvidence]] = defaultdict(list)
+    for gpu in gpus:
+        groups[gpu.name].append(gpu)
+    # With a working equal beside it, a silent or dark GPU is at fault by itself; without, what all share is.
+    single = [item for group in groups.values() if any(map(_active, group)) for item in _odd_ones(group)]
+    carriers = tuple(gpu for gpu in gpus if _NVLINK_MODULE.search(gpu.name) and not any(map(_active, groups[gpu.name])))
+    found = [*_fabric(gpus, manager), *single, *_dead(carriers, len(gpus), manager), *_degraded(groups)]
     found += _manager_version(machine, manager)
     if not found and any(_active(gpu) for gpu in gpus):
         ports = sorted({_active(gpu) for gpu in gpus})
@@ -43,20 +59,53 @@ def _active(gpu: GpuEvidence) -> int:
 
 
 def _fabric(gpus: tuple[GpuEvidence, ...], manager: FabricManagerEvidence) -> Iterator[Finding]:
-    states = [(gpu, gpu.nvlink.fabric_state.value) for gpu in gpus]
+    check, states = "fabric-manager", [(gpu, gpu.nvlink.fabric_state.value) for gpu in gpus]
     waiting = [(gpu, state) for gpu, state in states if state is not None and 0 < state < _COMPLETED]
-    if waiting:
-        evidence = "; ".join(f"{gpu.label}: fabric {_FABRIC_STATES.get(state, state)}" for gpu, state in waiting)
+    if not waiting:
+        return
+    evidence = "; ".join(f"{gpu.label}: fabric {_FABRIC_STATES.get(state, state)}" for gpu, state in waiting)
+    joined = sum(state == _COMPLETED for _, state in states)
+    if joined:
+        title = f"{len(waiting)} GPU(s) have not joined the NVLink fabric that {joined} other(s) are in"
+        ids = ",".join(gpu.id for gpu, _ in waiting)
+        yield error(check, title, f"{evidence}; {_manager(manager)}", _ONE_CARD.replace("UUID", ids))
+    else:
         title = "the NVLink fabric is not set up: CUDA fails with error 802, system not yet initialized"
-        yield error("fabric-manager", title, f"{evidence}; {_manager(manager)}", _START)
+        yield error(check, title, f"{evidence}; {_manager(manager)}", _START)
 
 
-def _dead(carriers: tuple[GpuEvidence, ...], manager: FabricManagerEvidence) -> Iterator[Finding]:
+def _odd_ones(group: list[GpuEvidence]) -> Iterator[Finding]:
+    """GPUs without any active port, or with ports that do not tell, among equals whose ports are active."""
+    working = [gpu for gpu in group if _active(gpu) and not _unread_ports(gpu)]
+    if not working:  # none tells of all its ports
+        yield unread(_CHECK, "the state of some NVLink ports", [port for gpu in group for port in _unread_ports(gpu)])
+        return
+    beside = f"{len(working)} equal GPU(s) have up to {max(map(_active, working))} active ports"
+    for gpu in group:
+        unread_ports, remedy = _unread_ports(gpu), _ONE_CARD.replace("UUID", gpu.id)
+        if not _NVLINK_MODULE.search(gpu.name):  # its bridge may be missing on purpose
+            yield from [unread(_CHECK, f"{gpu.label}: its NVLink ports", unread_ports)] if unread_ports else []
+        elif unread_ports or not gpu.nvlink.ports:
+            codes = ", ".join(sorted({f"{port.source}: {port.error}" for port in unread_ports})) or "no port is told of"
+            title = f"{gpu.label}: the state of its NVLink ports cannot be read, while its equals tell theirs"
+            yield warning(_CHECK, title, f"{codes}; {beside}", remedy)
+        elif not _active(gpu):
+            evidence = f"0 of {len(gpu.nvlink.ports)} ports active; {beside}"
+            yield error(
+                _CHECK, f"{gpu.label}: all its NVLinks are down, while its equals have theirs", evidence, remedy
+            )
+
+
+def _unread_ports(gpu: GpuEvidence) -> list[Reading[int]]:
+    return [port for port in gpu.nvlink.ports if port.error is not None]
+
+
+def _dead(carriers: tuple[GpuEvidence, ...], num_gpus: int, manager: FabricManagerEvidence) -> Iterator[Finding]:
     """Modules with NVLink of which no port is active, where there is somebody to talk to."""
     silent = [gpu for gpu in carriers if not gpu.nvlink.ports]
-    down = [gpu for gpu in carriers if gpu.nvlink.ports and not _active(gpu)]
-    unread_ports = [port for gpu in down for port in gpu.nvlink.ports if port.error is not None]
-    if len(carriers) < 2:  # noqa: PLR2004 - a link takes two
+    down = [gpu for gpu in carriers if gpu.nvlink.ports]
+    unread_ports = [port for gpu in down for port in _unread_ports(gpu)]
+    if num_gpus < 2:  # noqa: PLR2004 - a link takes two
         return
     if silent:
         names = ", ".join(gpu.label for gpu in silent)
@@ -72,13 +121,10 @@ def _dead(carriers: tuple[GpuEvidence, ...], manager: FabricManagerEvidence) -> 
         yield error(_CHECK, title, f"{evidence}{seen}; {_manager(manager)}", _START)
 
 
-def _degraded(gpus: tuple[GpuEvidence, ...]) -> Iterator[Finding]:
-    equals: dict[str, list[GpuEvidence]] = defaultdict(list)
-    for gpu in gpus:
-        equals[gpu.name].append(gpu)
-    for group in equals.values():
+def _degraded(groups: Mapping[str, list[GpuEvidence]]) -> Iterator[Finding]:
+    for group in groups.values():
         most = max(_active(gpu) for gpu in group)
-        fewer = [gpu for gpu in group if 0 < _active(gpu) < most and not any(port.error for port in gpu.nvlink.ports)]
+        fewer = [gpu for gpu in group if 0 < _active(gpu) < most and not _unread_ports(gpu)]
         if fewer:
             evidence = "; ".join(f"{gpu.label}: {_active(gpu)} of {most} ports" for gpu in fewer)
             remedy = (

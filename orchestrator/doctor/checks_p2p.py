@@ -6,12 +6,13 @@ verification always comes first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Final
 
 from orchestrator.doctor.evidence import GpuEvidence, MachineEvidence, PairEvidence, PciEvidence
 from orchestrator.doctor.finding import Finding, note, passed, unread, warning
+from topology.reading import Reading
 
 # NVML's nvmlGpuP2PStatus_t.
 _STATUS: Final = {
@@ -23,7 +24,9 @@ _STATUS: Final = {
     5: "NOT_SUPPORTED",
     6: "UNKNOWN",
 }
-_GPU_NOT_SUPPORTED: Final = 2
+_REGKEY, _UNKNOWN = 4, 6
+# What the driver says of cards, boards and virtual machines that offer none: no fault (GeForce 30 and 40, L4, L40S).
+_UNSUPPORTED: Final = frozenset({1, 2, 5})
 _NEAR: Final = 20  # NVML_TOPOLOGY_MULTIPLE: the highest level that crosses no host bridge
 _REDIRECT: Final = 0b1100  # ACS control: request and completion redirect (PCI Express base specification 7.7.11)
 _SHOWN: Final = 4
@@ -42,35 +45,54 @@ def check_p2p(machine: MachineEvidence, pci: PciEvidence) -> tuple[Finding, ...]
 
 
 def _status(machine: MachineEvidence) -> Iterator[Finding]:
-    check, labels = "p2p", {gpu.id: gpu.label for gpu in machine.gpus}
-    known = [pair for pair in machine.pairs if pair.p2p.value is not None]
-    failed = [pair.p2p for pair in machine.pairs if pair.p2p.value is None]
-    if failed or not machine.pairs:
-        yield unread(check, f"P2P status of {len(failed) or 'all'} pair(s) of GPUs", failed)
-    linked = {gpu.id for gpu in machine.gpus if any(port.value == 1 for port in gpu.nvlink.ports)}
-    near = [pair for pair in known if pair.p2p.value and _is_near(pair, linked)]
-    far = [pair for pair in known if pair.p2p.value and pair not in near]
-    limited = [pair for pair in near if pair.p2p.value == _GPU_NOT_SUPPORTED and not {pair.a, pair.b} <= linked]
-    broken = [pair for pair in near if pair not in limited]
+    check, gpus = "p2p", {gpu.id: gpu for gpu in machine.gpus}
+    labels = {key: gpu.label for key, gpu in gpus.items()}
+    # A status of its own says that the driver does not know.
+    known = [pair for pair in machine.pairs if pair.p2p.value not in {None, _UNKNOWN}]
+    blind = [pair for pair in machine.pairs if pair not in known]
+    if blind or not machine.pairs:
+        codes: list[Reading[int]] = [
+            Reading(source=pair.p2p.source, error=pair.p2p.error or "STATUS_UNKNOWN") for pair in blind
+        ]
+        yield unread(check, f"P2P status of {len(blind) or 'all'} pair(s) of GPUs", codes)
+    placed = [pair for pair in known if pair.is_linked is not None and pair.level.value is not None]
+    working = {_kind(pair, gpus) for pair in placed if pair.p2p.value == 0}
+    off = [pair for pair in known if pair.p2p.value]
+    switched_off = [pair for pair in off if pair.p2p.value == _REGKEY]
+    odd = [pair for pair in off if pair not in switched_off and _kind(pair, gpus) in working]
+    broken = [pair for pair in off if pair not in [*switched_off, *odd] and _is_fault(pair)]
+    plain = [pair for pair in off if pair not in [*switched_off, *odd, *broken]]
+    if switched_off:
+        title = "P2P is switched off by a setting of the driver"
+        remedy = f"Look for a registry key in `/proc/driver/nvidia/params` and /etc/modprobe.d. {_TEST}"
+        yield warning(check, title, _pairs(switched_off, labels), remedy)
+    if odd:
+        title = "P2P is off for some pairs of GPUs and works for others of the same kind"
+        remedy = (
+            f"Compare their slots, ports (`lspci -tv`) and links, and reset the GPUs that all of them share. {_TEST}"
+        )
+        yield warning(check, title, _pairs(odd, labels), remedy)
     if broken:
         title = "P2P is off between GPUs that share a PCIe switch or have NVLink"
-        remedy = (
-            "Look at the driver's settings (`/proc/driver/nvidia/params`), the BIOS (above 4G decoding, resizable "
-            f"BAR) and, in a virtual machine, how the GPUs are passed through. {_TEST}"
-        )
+        remedy = f"In a virtual machine look at how the GPUs are passed through; `nvidia-smi nvlink -s`. {_TEST}"
         yield warning(check, title, _pairs(broken, labels), remedy)
-    if limited:
-        title = "these cards offer no P2P over PCIe: transfers go through host memory"
-        yield note(check, title, _pairs(limited, labels), "Nothing to repair: plans count with the slower way.")
-    if far:
-        yield note(check, "no P2P between GPUs under different host bridges", _pairs(far, labels))
-    if known and not (near or far):
+    if plain:
+        title = f"P2P is not supported here for {len(plain)} pair(s): NCCL goes through host memory"
+        yield note(check, title, _pairs(plain, labels), "Nothing to repair: plans count with the slower way.")
+    if known and not off:
         yield passed(check, f"P2P works for the driver in all {len(known)} pair(s)")
 
 
-def _is_near(pair: PairEvidence, linked: set[str]) -> bool:
-    """Whether P2P is to be expected: no host bridge in between, or NVLink at both ends."""
-    return {pair.a, pair.b} <= linked or (pair.level.value is not None and pair.level.value <= _NEAR)
+def _kind(pair: PairEvidence, gpus: Mapping[str, GpuEvidence]) -> tuple[object, ...]:
+    """Pairs of one kind are of the same cards, as near to each other, and joined by NVLink or not."""
+    names = sorted(gpus[end].name if end in gpus else end for end in (pair.a, pair.b))
+    return (*names, pair.level.value, pair.is_linked)
+
+
+def _is_fault(pair: PairEvidence) -> bool:
+    """NVLink promises P2P, whatever the status; between near GPUs the I/O hub is no excuse."""
+    near = pair.level.value is not None and pair.level.value <= _NEAR
+    return pair.is_linked is True or (near and pair.p2p.value not in _UNSUPPORTED)
 
 
 def _pairs(pairs: list[PairEvidence], labels: dict[str, str]) -> str:

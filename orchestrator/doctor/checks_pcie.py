@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from orchestrator.doctor.evidence import GpuEvidence, LoadEvidence, MachineEvidence
+from orchestrator.doctor.evidence import GpuEvidence, LoadEvidence, MachineEvidence, NoLoad
 from orchestrator.doctor.finding import Finding, error, note, passed, unread, warning
 from topology.link_rates import pcie_rate
 from topology.reading import Reading
@@ -35,7 +35,7 @@ def _gpu(gpu: GpuEvidence, load: LoadEvidence | None, is_virtual: Reading[bool])
         yield from _slot(gpu)
     if load is None or load.failure is not None:
         why = load.failure if load is not None and load.failure else "no load was put on it"
-        remedy = "Run `trainmaster doctor` with load=true and a torch built for CUDA."
+        remedy = _HELP.get(load.kind, "") if load is not None and load.kind is not None else ""
         yield note(_CHECK, f"{gpu.label}: the PCIe link was not measured", why, remedy)
     elif min(len(load.generations), len(load.widths)) < _SAMPLES:
         yield note(
@@ -79,6 +79,9 @@ def _under_load(gpu: GpuEvidence, load: LoadEvidence, is_virtual: Reading[bool])
         tell = error if share <= _THIRD else warning
         title = f"{gpu.label}: the PCIe link runs at {_text(seen)} instead of {_text(able)} under load"
         yield tell(_CHECK, title, evidence + _virtual(is_virtual), _RESEAT)
+    elif gpu.mig and measured is not None and measured < _SLOW * seen_rate.bytes_per_second:
+        title = f"{gpu.label}: its MIG device has a share of the PCIe link, which was not judged"
+        yield note(_CHECK, title, evidence)
     elif measured is not None and measured < _SLOW * seen_rate.bytes_per_second:
         title = (
             f"{gpu.label}: copies reach {measured / seen_rate.bytes_per_second:.0%} of its PCIe link "
@@ -89,6 +92,22 @@ def _under_load(gpu: GpuEvidence, load: LoadEvidence, is_virtual: Reading[bool])
         yield passed(_CHECK, f"{gpu.label}: the PCIe link runs at {_text(seen)} under load", evidence)
 
 
+_AFTER: Final = "Mend what `cuda-start` tells, then run it again."
+# Each reason has its own way out; where a finding of another check tells it, none is repeated.
+_HELP: Final = {
+    NoLoad.SWITCHED_OFF: "Run `trainmaster doctor` without load=false to measure it.",
+    NoLoad.HIDDEN: "No fault; to measure it, unset CUDA_VISIBLE_DEVICES or name this GPU in it.",
+    NoLoad.UNNAMED: "CUDA can be told to use one GPU by its UUID only; look why the driver does not tell it.",
+    NoLoad.UNCUT: "`nvidia-smi mig -cgi PROFILE -C` creates a MIG device; `nvidia-smi -mig 0` switches MIG off.",
+    NoLoad.NO_TORCH: "Install a torch built for CUDA: https://pytorch.org/get-started.",
+    NoLoad.BUSY: "The GPU is in use: when its jobs have ended (`nvidia-smi` lists them), run it again.",
+    NoLoad.NOT_TRIED: f"{_AFTER} If that GPU alone fails, CUDA_VISIBLE_DEVICES can leave it out.",
+    NoLoad.TORCH_FAILED: _AFTER,
+    NoLoad.CUDA_FAILED: _AFTER,
+    NoLoad.COPY_FAILED: _AFTER,
+    NoLoad.LATE: _AFTER,
+    NoLoad.UNCLEAR: "`python -m orchestrator.doctor.load UUID 1` shows what the load process prints.",
+}
 _RESEAT: Final = (
     "Reseat the card and its riser or cable, look for another card sharing the slot's lanes and for a fixed link "
     "speed in the BIOS; `lspci -vv` shows LnkSta against LnkCap, dmesg AER messages."

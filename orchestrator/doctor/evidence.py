@@ -6,8 +6,14 @@ The checks know nothing of NVML or sysfs; `adapt` and the `read_*` modules fill 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
 
 from topology.reading import Reading
+
+# Bounds of what a PCIe link can be, with room for generations to come.
+MOST_GENERATION: Final = 15
+MOST_LANES: Final = 32
 
 
 def unknown(source: str, code: str) -> Reading[int]:
@@ -53,7 +59,8 @@ class GpuEvidence:
     """One GPU; `id` is its UUID, else its PCI address.
 
     `numa` is the node of its slot, `bridges` are the PCI addresses of the ports above it, nearest first. `lost` says
-    how it was found that it does not answer any more, or is None.
+    how it was found that it does not answer any more, or is None. `mig`: it is cut into MIG devices; `slices` are the
+    UUIDs of those that CUDA may use. `memory_fault` says what is impossible about its memory readings, or is None.
     """
 
     id: str
@@ -66,6 +73,9 @@ class GpuEvidence:
     cpus: Reading[tuple[int, ...]]
     bridges: Reading[tuple[str, ...]]
     lost: str | None = None
+    mig: bool = False
+    slices: tuple[str, ...] = ()
+    memory_fault: str | None = None
     pcie: PcieEvidence
     nvlink: NvlinkEvidence
     health: HealthEvidence
@@ -78,12 +88,16 @@ class GpuEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairEvidence:
-    """Two GPUs, by id: NVML's level of their common ancestor and its P2P status for reads (0: OK)."""
+    """Two GPUs, by id: NVML's level of their common ancestor and its P2P status for reads (0: OK).
+
+    `is_linked`: whether NVLink joins them, directly or over NVSwitches; None where the far ends are unknown.
+    """
 
     a: str
     b: str
     level: Reading[int]
     p2p: Reading[int]
+    is_linked: bool | None = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +116,15 @@ class NicEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineEvidence:
-    """The machine as the checks see it. `unavailable` says why NVML shows nothing, or is None."""
+    """The machine as the checks see it. `unavailable` says why NVML shows nothing, or is None.
+
+    `visibility` is what is worth telling about CUDA_VISIBLE_DEVICES.
+    """
 
     driver: Reading[str]
     unavailable: str | None
     visible_devices: str | None
+    visibility: tuple[str, ...] = ()
     gpus: tuple[GpuEvidence, ...] = ()
     pairs: tuple[PairEvidence, ...] = ()
     nics: tuple[NicEvidence, ...] = ()
@@ -190,12 +208,31 @@ class PackageEvidence:
     machine: str = "x86_64"
 
 
+class NoLoad(StrEnum):
+    """Why there is no measurement of a GPU."""
+
+    SWITCHED_OFF = "switched off"  # by load=false
+    HIDDEN = "hidden"  # by CUDA_VISIBLE_DEVICES
+    LOST = "lost"
+    UNNAMED = "unnamed"  # CUDA can be told to use a GPU by its UUID only
+    UNCUT = "uncut"  # MIG is on, and there is no MIG device
+    NO_TORCH = "no torch"  # or one without CUDA
+    BUSY = "busy"  # its memory, or the whole GPU, belongs to others now
+    NOT_TRIED = "not tried"  # after a failure that would come again
+    TORCH_FAILED = "torch failed"  # while it was imported
+    CUDA_FAILED = "cuda failed"  # while it was started
+    COPY_FAILED = "copy failed"
+    LATE = "late"
+    UNCLEAR = "unclear"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadEvidence:
     """What was seen of one GPU while data was copied to it.
 
     `bytes_per_second` is host to device from pinned memory. The tuples hold the samples taken during the copy.
-    `archs` are the chips torch was built for (`sm_90`). `failure` says why there is nothing, or is None.
+    `archs` are the chips torch was built for (`sm_90`). `failure` says why there is nothing, `kind` of what sort that
+    is; both are None where there is a measurement.
     """
 
     gpu: str
@@ -205,6 +242,7 @@ class LoadEvidence:
     event_reasons: tuple[int, ...] = ()
     archs: tuple[str, ...] = ()
     failure: str | None = None
+    kind: NoLoad | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from orchestrator.doctor.finding import Finding, Severity
 SCHEMA: Final = "trainmaster.doctor/1"
 _ORDER: Final = (Severity.ERROR, Severity.WARNING, Severity.NOTE, Severity.OK)
 _WIDTH: Final = 110
+_FIX: Final = "{} errors: fix these before training"
 
 
 def to_json(findings: tuple[Finding, ...]) -> dict[str, Any]:
@@ -32,7 +33,10 @@ def to_json(findings: tuple[Finding, ...]) -> dict[str, Any]:
 
 
 def to_text(findings: tuple[Finding, ...]) -> str:
-    """Turn findings into lines for a terminal; what was found in order is one line a finding, the last line counts."""
+    """Turn findings into lines for a terminal; what was found in order is one line a finding, then they are counted.
+
+    Where there are errors, the last line says what they ask for.
+    """
     lines: list[str] = []
     for finding in _sorted(findings):
         if finding.severity is not Severity.OK:
@@ -43,7 +47,10 @@ def to_text(findings: tuple[Finding, ...]) -> str:
     counts = _counts(findings)
     plural = {"error": "errors", "warning": "warnings", "note": "notes", "ok": "ok"}
     shown = (f"{count} {name if count == 1 else plural[name]}" for name, count in counts.items())
-    return "\n".join([*lines, ", ".join(shown)]) + "\n"
+    lines.append(", ".join(shown))
+    if counts["error"]:
+        lines.append("1 error: fix it before training" if counts["error"] == 1 else _FIX.format(counts["error"]))
+    return "\n".join(lines) + "\n"
 
 
 def _sorted(findings: tuple[Finding, ...]) -> list[Finding]:

@@ -5,28 +5,38 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any, Final
+from typing import IO, Final
 
-from orchestrator.doctor.evidence import LoadEvidence
+from orchestrator.doctor.evidence import MOST_GENERATION, MOST_LANES, LoadEvidence, NoLoad
+from orchestrator.doctor.samples import Sample, bounded_samples, nvml_samples
 
 LOAD_MODULE: Final = "orchestrator.doctor.load"  # imports torch, so it is named and started, never imported
 INTERVAL_SECONDS: Final = 0.05
-_START_SECONDS: Final = 60.0  # importing torch and starting CUDA on a slow disk
+FIRST_SECONDS: Final = 60.0  # importing torch and starting CUDA on a slow disk
+LATER_SECONDS: Final = 20.0  # with torch in the page cache
 _MOST_OUTPUT_BYTES: Final = 64 * 1024
 _PIECE_BYTES: Final = 4096
 _EXIT_SECONDS: Final = 5.0  # for a process that has closed its output
 _ANY_RATE: Final = 1e15  # bytes per second: beyond it the number is no rate
-_SHOWN: Final = 200
-
-Sample = tuple[int | None, int | None, int | None]
+_SHOWN: Final = 300
+# What torch says where the GPU works and others have it: its memory, or all of it in an exclusive compute mode.
+_BUSY: Final = re.compile(r"out of memory|busy or unavailable", re.IGNORECASE)
+_TELLING: Final = re.compile(r"error|what\(\)|cannot|failed", re.IGNORECASE)
+_STAGES: Final = {"torch": NoLoad.TORCH_FAILED, "cuda": NoLoad.CUDA_FAILED}
+_DURING: Final = {
+    NoLoad.TORCH_FAILED: " while it imported torch",
+    NoLoad.CUDA_FAILED: " while it started CUDA",
+    NoLoad.COPY_FAILED: " while it copied data",
+}
 
 
 def load_command(gpu: str, seconds: float) -> tuple[str, ...]:
@@ -38,6 +48,8 @@ def load_command(gpu: str, seconds: float) -> tuple[str, ...]:
 class _Seen:
     """What the load process has told so far, and the samples taken between its two lines."""
 
+    stage: NoLoad = NoLoad.UNCLEAR  # what a failure from here on would be
+    reason: str | None = None
     started: bool = False
     rate: float | None = None
     archs: tuple[str, ...] = ()
@@ -50,47 +62,58 @@ def watch(
     gpu: str,
     seconds: float,
     *,
+    cuda_name: str | None = None,
     command: Sequence[str] | None = None,
     sampler: Callable[[str], Generator[Sample, None, None]] | None = None,
-    patience_seconds: float = _START_SECONDS,
+    patience_seconds: float = FIRST_SECONDS,
+    tick: Callable[[], None] = lambda: None,
 ) -> LoadEvidence:
     """Put load on a GPU and sample generation, width and throttle reasons meanwhile. Raises nothing.
 
     Args:
         gpu: its UUID.
         seconds: how long data is copied.
+        cuda_name: what CUDA is told to use, where that is a MIG device of the GPU.
         command: the process to start instead of the load module.
         sampler: where the samples come from, instead of NVML.
         patience_seconds: how long the process may take beyond `seconds` before it is killed with all it started.
+        tick: called every now and then meanwhile.
     """
     allowed_seconds = seconds + patience_seconds
     seen = _Seen()
     try:
         with (
-            contextlib.closing((sampler or nvml_samples)(gpu)) as samples,
+            contextlib.closing(_samples(gpu, sampler)) as samples,
             tempfile.TemporaryFile() as complaints,
-            _started(command or load_command(gpu, seconds), complaints) as job,
+            _started(command or load_command(cuda_name or gpu, seconds), complaints) as job,
         ):
-            ended = _follow(job, seen, samples, time.monotonic() + allowed_seconds)
-            failure = (
-                None if seen.rate is not None else _failure(job, seen, complaints, None if ended else allowed_seconds)
-            )
+            ended = _follow(job, seen, samples, time.monotonic() + allowed_seconds, tick)
+            if seen.rate is not None:
+                return _measured(gpu, seen)
+            kind, failure = _failure(job, seen, complaints, None if ended else allowed_seconds)
     except OSError as error:
-        failure = f"the load process could not be started: {error}"
-    if failure is not None:
-        return LoadEvidence(gpu=gpu, archs=seen.archs, failure=failure)
-    return _measured(gpu, seen)
+        kind, failure = NoLoad.UNCLEAR, f"the load process could not be started: {error}"
+    return LoadEvidence(gpu=gpu, archs=seen.archs, failure=failure, kind=kind)
+
+
+def _samples(gpu: str, sampler: Callable[[str], Generator[Sample, None, None]] | None) -> Generator[Sample, None, None]:
+    return bounded_samples(nvml_samples(gpu)) if sampler is None else sampler(gpu)
 
 
 def _measured(gpu: str, seen: _Seen) -> LoadEvidence:
     return LoadEvidence(
         gpu=gpu,
         bytes_per_second=seen.rate,
-        generations=tuple(item[0] for item in seen.samples if item[0] is not None),
-        widths=tuple(item[1] for item in seen.samples if item[1] is not None),
+        generations=_possible((item[0] for item in seen.samples), MOST_GENERATION),
+        widths=_possible((item[1] for item in seen.samples), MOST_LANES),
         event_reasons=tuple(item[2] for item in seen.samples if item[2] is not None),
         archs=seen.archs,
     )
+
+
+def _possible(values: Iterable[int | None], most: int) -> tuple[int, ...]:
+    """A broken driver may tell zero or all bits set: no link is like that."""
+    return tuple(value for value in values if value is not None and 0 < value <= most)
 
 
 @contextlib.contextmanager
@@ -110,12 +133,16 @@ def _started(command: Sequence[str], complaints: IO[bytes]) -> Iterator[subproce
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # the group may be gone already
             os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+        # One that hangs in the driver is not let go by the kernel: waiting for it would hang, too.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            job.wait(timeout=_EXIT_SECONDS)
         if job.stdout is not None:
             job.stdout.close()
 
 
-def _follow(job: subprocess.Popen[bytes], seen: _Seen, samples: Iterator[Sample], deadline: float) -> bool:
+def _follow(
+    job: subprocess.Popen[bytes], seen: _Seen, samples: Iterator[Sample], deadline: float, tick: Callable[[], None]
+) -> bool:
     """Read the process's lines and sample between the two it prints; False if the deadline passed.
 
     A measurement ends it, and so does an end of output or too much of it.
@@ -125,6 +152,7 @@ def _follow(job: subprocess.Popen[bytes], seen: _Seen, samples: Iterator[Sample]
     with selectors.DefaultSelector() as selector:
         selector.register(job.stdout, selectors.EVENT_READ)
         while (left := deadline - time.monotonic()) > 0:
+            tick()
             if selector.select(min(left, INTERVAL_SECONDS)):
                 piece = os.read(job.stdout.fileno(), _PIECE_BYTES)
                 total += len(piece)
@@ -148,9 +176,13 @@ def _take(line: bytes, seen: _Seen) -> None:
     except (ValueError, RecursionError):
         data = None
     event = data.get("event") if isinstance(data, dict) else None
-    if event == "start" and not seen.started:
+    if event == "stage":
+        seen.stage = _STAGES.get(str(data.get("stage")), seen.stage)
+    elif event == "failed":
+        seen.reason = str(data.get("reason"))[:_SHOWN]
+    elif event == "start" and not seen.started:
         archs = data.get("archs")
-        seen.started = True
+        seen.started, seen.stage = True, NoLoad.COPY_FAILED
         seen.archs = tuple(map(str, archs)) if isinstance(archs, list) else ()
     elif event == "end" and seen.started and _is_rate(data.get("bytes_per_second")):
         seen.rate = float(data["bytes_per_second"])
@@ -166,58 +198,39 @@ def _shown(text: bytes) -> str:
     return text[:_SHOWN].decode("utf-8", "backslashreplace").strip()
 
 
-def _failure(job: subprocess.Popen[bytes], seen: _Seen, complaints: IO[bytes], late_seconds: float | None) -> str:
+def _failure(
+    job: subprocess.Popen[bytes], seen: _Seen, complaints: IO[bytes], late_seconds: float | None
+) -> tuple[NoLoad, str]:
     """Say how the process failed; `late_seconds` is what it was allowed, where it took more."""
     try:
         code = job.wait(timeout=0 if late_seconds is not None or seen.flooded else _EXIT_SECONDS)
     except subprocess.TimeoutExpired:
         code = None
+    reason = seen.reason or _complaint(complaints)
+    during, said = _DURING.get(seen.stage, ""), f": {reason}" if reason else ""
+    kind = NoLoad.BUSY if _BUSY.search(reason) else seen.stage
+    if late_seconds is not None:
+        return NoLoad.LATE, f"the load process took longer than {late_seconds:.0f} s and was killed{during}{said}"
+    if code is not None and code < 0:
+        return kind, f"the load process was ended by {_signal_name(-code)}{during}{said}"
+    if code:
+        return kind, f"the load process failed with exit code {code}{during}{said}"
+    if seen.rubbish is not None:
+        return NoLoad.UNCLEAR, f"the load process printed what is no measurement: {seen.rubbish!r}"
+    return NoLoad.UNCLEAR, f"the load process ended without a measurement{said}"
+
+
+def _complaint(complaints: IO[bytes]) -> str:
+    """The line of its standard error that tells most: the last about an error, else the last."""
     complaints.seek(0, os.SEEK_END)
     complaints.seek(max(0, complaints.tell() - _MOST_OUTPUT_BYTES))
-    errors = complaints.read().decode("utf-8", "backslashreplace").strip().splitlines()
-    said = f": {errors[-1][:_SHOWN]}" if errors else ""
-    if late_seconds is not None:
-        return f"the load process took longer than {late_seconds:.0f} s and was killed{said}"
-    if code is not None and code < 0:
-        return f"the load process was ended by signal {-code}{said}"
-    if code:
-        return f"the load process failed with exit code {code}{said}"
-    if seen.rubbish is not None:
-        return f"the load process printed what is no measurement: {seen.rubbish!r}"
-    return f"the load process ended without a measurement{said}"
+    lines = complaints.read().decode("utf-8", "backslashreplace").strip().splitlines()
+    telling = [line for line in lines if _TELLING.search(line)] or lines
+    return telling[-1].strip()[:_SHOWN] if telling else ""
 
 
-def nvml_samples(gpu: str) -> Generator[Sample, None, None]:
-    """Current generation, width and clocks event reasons of a GPU, each None where NVML does not tell.
-
-    Ends at once where NVML cannot find the GPU.
-    """
+def _signal_name(number: int) -> str:
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - no driver, no library, no package: no samples
-        return
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
-        reasons = getattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or getattr(
-            pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None
-        )
-        while True:
-            yield (
-                _asked(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
-                _asked(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
-                None if reasons is None else _asked(reasons, handle),
-            )
-    except Exception:  # noqa: BLE001 - a GPU that NVML loses ends the samples, not the examination
-        return
-    finally:
-        _asked(lambda _: pynvml.nvmlShutdown(), None)
-
-
-def _asked(function: Callable[[Any], Any], handle: Any) -> int | None:  # noqa: ANN401 - ctypes of pynvml
-    try:
-        value = function(handle)
-    except Exception:  # noqa: BLE001 - one call may fail where the others do not
-        return None
-    return None if value is None else int(value)
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

@@ -1,42 +1,114 @@
 """Bytes that a decoder layer saves for its backward pass, per token.
 
-Counted for a Llama block in transformers 5.24 with bitsandbytes linears and PEFT adapters, and checked with
-torch's saved-tensor hooks in the tests. Frozen weights save nothing: only what an adapter, a norm, the attention
-kernel or the activation function needs. h hidden, q query width, k key width, i intermediate, r rank, c bytes.
+Counted for transformers 5.24 with bitsandbytes linears and PEFT adapters; checked with torch's saved-tensor hooks in
+the tests and against whole models on fake tensors by `bench/fake_memory.py`. Frozen weights save nothing: only what an
+adapter, a norm, the attention kernel or the activation function needs. h hidden, q query width, k key width,
+i intermediate, r rank, c bytes of the compute dtype, w bytes of what linear modules return (4 where norms are fp32).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 from orchestrator.config import Checkpointing, Quant
+from orchestrator.estimate.blocks import Block, block_of
+from orchestrator.estimate.layers import Input, input_of
 from orchestrator.estimate.setting import Setting
 
 _FP32 = 4
+_NORM_STATISTICS = 2 * _FP32  # mean and reciprocal deviation of a LayerNorm
 
 
 def saved_bytes_per_token(setting: Setting) -> float:
-    """Bytes per token that one layer saves without checkpointing.
+    """Bytes per token that one layer saves without checkpointing."""
+    block = block_of(setting)
+    return (
+        _norms(setting, block)
+        + _attention(setting, block)
+        + _inputs(setting, block)
+        + mlp_bytes_per_token(setting, block)
+        + _rank_wide(setting)
+        + _extra(setting)
+    )
 
-    - norms: each input in fp32 (8 h for two), whatever the compute dtype; queries and keys if normed
-    - adapter inputs: attention in, attention out (q, shared with the kernel's output), MLP in: c (2 h + q)
-    - attention: query, key, value and fp32 log-sum-exp: c (q + 2 k) + 4 heads; a mask makes the kernel see
-      repeated keys and values: 2 q instead of 2 k
-    - MLP: gate, its activation, up and their product (the adapter input of the last linear): 4 c i
-    - adapters: each A's result: c r
+
+def output_bytes(setting: Setting, block: Block) -> int:
+    """Bytes of an element of what linear modules return, and of the residual stream."""
+    return _FP32 if block.fp32_outputs else setting.compute_bytes
+
+
+def _norms(setting: Setting, block: Block) -> float:
+    """RMSNorms: each input in fp32, whatever the compute dtype; queries and keys if normed.
+
+    torch's LayerNorm saves its input and two statistics: the residual stream, which parallel norms share.
     """
-    model, compute = setting.model, setting.compute_bytes
-    repeats = setting.batch.padded and model.kv_heads != model.heads
-    keys = model.query_width if repeats else model.key_width
+    model = setting.model
+    if model.layer_norm and block.fp32_norms:
+        inputs = 1 if block.parallel and block.fp32_outputs else model.norms_per_layer
+        return inputs * _FP32 * model.hidden + model.norms_per_layer * _NORM_STATISTICS
     norms = model.norms_per_layer * _FP32 * (model.hidden + 1)
     if model.qk_norm:
         norms += _FP32 * (model.query_width + model.key_width + model.heads + model.kv_heads)
-    attention = compute * (model.query_width + 2 * keys) + _FP32 * model.heads
-    inputs = compute * (2 * model.hidden + model.query_width)
-    mlp = 4 * compute * model.intermediate
-    return norms + attention + inputs + mlp + _rank_wide(setting) + _extra(setting)
+    return float(norms)
+
+
+def _attention(setting: Setting, block: Block) -> float:
+    """Query, key, value, the kernel's output and its fp32 log-sum-exp; a mask or plain kernel repeats grouped keys."""
+    model, compute = setting.model, setting.compute_bytes
+    masked = setting.batch.padded or setting.eager_attention
+    keys = model.query_width if masked and model.kv_heads != model.heads else model.key_width
+    elements = 2 * model.query_width + 2 * keys
+    if block.fused_qkv:
+        elements += model.query_width + model.key_width
+    if block.concatenated and not setting.batch.padded:
+        elements += model.query_width
+    return float(compute * elements + _FP32 * model.heads)
+
+
+def _inputs(setting: Setting, block: Block) -> float:
+    """What adapters read: a norm's output once, or in fp32 a cast for each adapter.
+
+    The kernel's output and the MLP's product count elsewhere.
+    """
+    readers = Counter(input_of(x.name, x.in_features, setting) for x in setting.adapter.targets)
+    attention, mlp = readers[Input.attention], readers[Input.mlp]
+    if not block.fp32_norms:
+        shared = block.parallel and setting.model.norms_per_layer == 1
+        copies = min(1, attention + mlp) if shared else min(1, attention) + min(1, mlp)
+    else:
+        copies = attention + mlp
+    return float(setting.compute_bytes * setting.model.hidden * copies)
+
+
+def product_bytes_per_token(setting: Setting) -> int:
+    """What the adapter of the MLP's last module reads."""
+    reads = any(input_of(x.name, x.in_features, setting) is Input.product for x in setting.adapter.targets)
+    return setting.compute_bytes * setting.model.intermediate if reads else 0
+
+
+def mlp_bytes_per_token(setting: Setting, block: Block) -> float:
+    """Gate, its activation and up, or an activation's input; and what the last adapter reads."""
+    width, size = setting.model.intermediate, output_bytes(setting, block)
+    product = product_bytes_per_token(setting)
+    if setting.model.gated_mlp:
+        return float(3 * size * width + product)
+    if block.written_out:
+        powers = _FP32 if setting.machine.is_gpu and setting.compute_dtype != "fp32" else size  # autocast: fp32
+        return float((3 * powers + size) * width + product)
+    if block.keeps_result and not block.fp32_outputs:
+        return float(size * width)
+    return float(size * width + product)
 
 
 def _rank_wide(setting: Setting) -> float:
     return float(setting.compute_bytes * setting.adapter.rank * len(setting.adapter.targets))
+
+
+def score_bytes(setting: Setting) -> int:
+    """Bytes per attention score of a plain kernel: softmax in fp32, its cast, tanh."""
+    compute = setting.compute_bytes
+    cast = compute if setting.compute_dtype != "fp32" else 0
+    return _FP32 + cast + (compute if block_of(setting).soft_capped else 0)
 
 
 def _extra(setting: Setting) -> float:
@@ -51,8 +123,7 @@ def _extra(setting: Setting) -> float:
     if setting.adapter.dropout > 0:
         extra += (compute + 1) * target_inputs
     if setting.eager_attention:
-        # softmax in fp32, its cast, and dropout's input, each heads x length
-        extra += model.heads * length * (_FP32 + 2 * compute)
+        extra += model.heads * length * score_bytes(setting)
     elif setting.batch.padded:
         extra += compute * length  # the boolean mask becomes a bias of the compute dtype in every layer
     if setting.quant is Quant.int8:
@@ -62,23 +133,26 @@ def _extra(setting: Setting) -> float:
 
 def kept_bytes_per_token(setting: Setting) -> float:
     """Bytes per token and layer that live from the forward to the backward pass."""
-    hidden = float(setting.compute_bytes * setting.model.hidden)
+    stream = float(output_bytes(setting, block_of(setting)) * setting.model.hidden)
     match setting.checkpointing:
         case Checkpointing.none:
             return saved_bytes_per_token(setting)
         case Checkpointing.selective:
-            return hidden + _rank_wide(setting)
+            return stream + _rank_wide(setting)
         case _:
-            return hidden
+            return stream
 
 
-def layer_transient_per_token(setting: Setting) -> float:
-    """Bytes per token while one layer runs its backward pass: what is recomputed, and live gradients.
+def mask_bytes_per_token(setting: Setting) -> float:
+    """The masks that all layers share: one byte for each pair of tokens, or a bias of the compute dtype."""
+    length = setting.batch.longest_tokens
+    if setting.eager_attention:
+        return float(setting.compute_bytes * length * block_of(setting).mask_kinds)
+    return float(length) if setting.batch.padded else 0.0
 
-    Gradients alive at once: of the MLP's product, gate and up (3 i), and of the residual stream and
-    one normed input (fp32 inside the norm): c (3 i + h) + 8 h.
-    """
-    model = setting.model
-    gradients = setting.compute_bytes * (3 * model.intermediate + model.hidden) + 2 * _FP32 * model.hidden
-    recomputed = 0.0 if setting.checkpointing is Checkpointing.none else saved_bytes_per_token(setting)
-    return recomputed + gradients
+
+def adapter_copy_bytes(setting: Setting) -> int:
+    """Casts of one layer's fp32 adapters, which autocast keeps until the backward pass."""
+    if setting.adapter_dtype != "fp32" or setting.compute_dtype == "fp32":
+        return 0
+    return setting.adapter.params_per_layer * setting.compute_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.config import Quant
 from orchestrator.estimate import calibration as c
 from orchestrator.estimate.setting import Setting
-from orchestrator.workload.model import LinearShape
+from orchestrator.workload.model import LinearShape, linears_of
 
 FOUR_BIT = frozenset({Quant.nf4, Quant.fp4})
 _FP32 = 4
@@ -34,28 +34,55 @@ def linear_absmax_bytes(linear: LinearShape, quant: Quant, *, double_quant: bool
     return blocks + _FP32 * -(-blocks // c.NESTED_BLOCK) + c.NESTED_EXTRA_BYTES
 
 
+def stored_bytes(linear: LinearShape, setting: Setting) -> int:
+    """Bytes of one weight as it is stored, packed or not."""
+    if not linear.packed:
+        return linear.weights * setting.load_bytes
+    return linear_packed_bytes(linear, setting.quant, setting.load_bytes)
+
+
+def largest_layer_bytes(setting: Setting) -> int:
+    """Bytes of the largest layer as stored, without scales: what an engine gathers at once."""
+    model, load = setting.model, setting.load_bytes
+    if not model.groups:
+        rest = -(-(model.norm_params + model.bias_params + model.expert_params) // model.layers)
+        return sum(stored_bytes(x, setting) for x in model.linears) + rest * load
+    sizes = []
+    for group in model.groups:
+        linears = linears_of(group.parameters)
+        rest = group.layer_elements - sum(x.weights for x in linears)
+        sizes.append(sum(stored_bytes(x, setting) for x in linears) + rest * load)
+    return max(sizes)
+
+
 def packed_bytes(setting: Setting) -> int:
-    """Bytes of all decoder linears."""
-    linears = setting.model.linears
-    return setting.model.layers * sum(linear_packed_bytes(x, setting.quant, setting.load_bytes) for x in linears)
+    """Bytes of the weights of all linear modules but the head; those that bitsandbytes leaves alone in 16 bits."""
+    return sum(count * stored_bytes(x, setting) for x, count in setting.model.linear_counts)
 
 
 def absmax_bytes(setting: Setting) -> int:
-    """Bytes of the scales of all decoder linears; ZeRO-3 does not partition them."""
-    layer = (linear_absmax_bytes(x, setting.quant, double_quant=setting.double_quant) for x in setting.model.linears)
-    return setting.model.layers * sum(layer)
+    """Bytes of the scales of all packed weights; ZeRO-3 does not partition them."""
+    return sum(
+        count * linear_absmax_bytes(x, setting.quant, double_quant=setting.double_quant)
+        for x, count in setting.model.linear_counts
+        if x.packed
+    )
 
 
 def unquantised_bytes(setting: Setting) -> int:
-    """Bytes of embeddings, norms, head and biases in the load dtype."""
-    return setting.model.unquantised_params * setting.load_bytes
+    """Bytes of embeddings, norms, head, biases, routers and stacked experts in the load dtype.
+
+    PEFT's preparation for k-bit training widens them to fp32, where a run has called it.
+    """
+    widened = setting.upcasts and setting.quant is not Quant.none
+    return setting.model.unquantised_params * (_FP32 if widened else setting.load_bytes)
 
 
 def dequantised_bytes(setting: Setting) -> int:
     """Bytes while the largest linear is multiplied: its weight in the compute dtype, with fp32 scales."""
     if setting.quant is Quant.none:
         return 0
-    weights = setting.model.largest_linear
+    weights = max((x.weights for x, _ in setting.model.linear_counts if x.packed), default=0)
     # A CPU unpacks into the stored dtype and casts after that, so two copies are alive.
     copies = 1 if setting.machine.is_gpu else 2
     return copies * weights * setting.compute_bytes + _FP32 * -(-weights // c.BLOCK_WEIGHTS)
@@ -65,11 +92,11 @@ def pinned_partition_bytes(setting: Setting) -> int:
     """Pinned host bytes of one rank's share of the base: torch rounds each pinned block up to a power of two."""
     model = setting.model
     total = 0
-    for linear in model.linears:
-        share = -(-linear_packed_bytes(linear, setting.quant, setting.load_bytes) // setting.world_size)
-        total += model.layers * _power_of_two(share)
-    for params in (model.embedding_params, model.head_params):
-        total += _power_of_two(-(-params * setting.load_bytes // setting.world_size)) if params else 0
+    for linear, count in model.linear_counts:
+        total += count * _power_of_two(-(-stored_bytes(linear, setting) // setting.world_size))
+    experts = -(-model.expert_params // model.layers)
+    for params, count in ((model.embedding_params, 1), (model.head_params, 1), (experts, model.layers)):
+        total += count * _power_of_two(-(-params * setting.load_bytes // setting.world_size)) if params else 0
     return total
 
 

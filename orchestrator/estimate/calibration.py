@@ -37,14 +37,14 @@ HEAD_TILE_TOKENS: Final = 4096
 HEAD_TILE_VOCAB: Final = 32768
 # torch.optim.AdamW keeps two moments in the parameter's dtype; bitsandbytes two bytes and two fp32 per 256 elements.
 ADAM_8BIT_BYTES: Final = 2 + 2 * 4 / 256
+# Logits in transformers' own loss: result of log-softmax, its gradient and the gradient of its input, all fp32
+# (transformers/loss/loss_utils.py upcasts; checked by bench/fake_memory.py).
+PLAIN_LOSS_BYTES: Final = 12
 DDP_BUCKET_BYTES: Final = 25 * MIB  # DistributedDataParallel's default bucket_cap_mb
 
 # --- memory
 HEAD_TILE_COPIES_CPU: Final = _constant(
     8, "fp32 copies of a tile", "counted in trl/kernels/chunked_logprob.py _backward_tile (no Triton on CPUs)"
-)
-PLAIN_LOGIT_BYTES: Final = _constant(
-    18.4, "bytes per logit", "fitted to published LLaMA-Factory and fsdp_qlora runs (V=32000); others lie at 12.8"
 )
 CUDA_CONTEXT_BYTES: Final = _constant(
     0.9 * GIB, "bytes", "prior: context, cuBLAS workspaces and NCCL buffers; published: Unsloth Studio 1.4, others 0.5"

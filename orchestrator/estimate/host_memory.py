@@ -10,6 +10,8 @@ from orchestrator.estimate.values import Term
 
 _CHECKPOINT_BYTES = 2  # published checkpoints hold 16-bit weights
 _FP32 = 4
+# Host terms that are page-locked, for the device to read.
+PINNED = frozenset({"offloaded_base", "offloaded_optimizer", "offloaded_activations"})
 
 
 def load_conversion_bytes(setting: Setting) -> int:

@@ -8,8 +8,11 @@ from dataclasses import replace
 from orchestrator.config import Checkpointing, Engine, Offload, Optimizer
 from orchestrator.estimate import base
 from orchestrator.estimate import calibration as c
-from orchestrator.estimate.activations import kept_bytes_per_token, layer_transient_per_token
-from orchestrator.estimate.host_memory import host_terms, load_conversion_bytes
+from orchestrator.estimate.activations import adapter_copy_bytes, kept_bytes_per_token, mask_bytes_per_token
+from orchestrator.estimate.backward import layer_peak
+from orchestrator.estimate.blocks import block_of
+from orchestrator.estimate.host_memory import PINNED, host_terms, load_conversion_bytes
+from orchestrator.estimate.published import estimate_published, is_published
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.values import Memory, PhaseMemory, Term
 from orchestrator.estimate.zero3 import gathered_bytes, partitioned_terms
@@ -21,7 +24,9 @@ _EXPANDABLE = "expandable_segments:True"
 
 def estimate_memory(setting: Setting) -> Memory:
     """Peaks of loading, training and saving for one rank, in bytes."""
-    train = (*base_terms(setting), *adapter_terms(setting), *_training_terms(setting))
+    if is_published(setting):
+        return estimate_published(setting)
+    train = (*base_terms(setting), *_adapters_in_training(setting), *_training_terms(setting))
     states = (*base_terms(setting), *adapter_terms(setting))
     gather = Term(
         name="adapter_gather",
@@ -94,6 +99,23 @@ def adapter_terms(setting: Setting) -> tuple[Term, ...]:
     return tuple(terms)
 
 
+def _adapters_in_training(setting: Setting) -> tuple[Term, ...]:
+    """With one forward pass per step, gradients appear only while the kept activations go away."""
+    terms = adapter_terms(setting)
+    if not _appear_late(setting):
+        return terms
+    kept = _kept_bytes(setting)
+    why = "beyond the activations that are gone by the time all gradients exist"
+    return tuple(
+        replace(term, bytes=max(0, term.bytes - kept), why=why) if term.name == "gradients" else term for term in terms
+    )
+
+
+def _appear_late(setting: Setting) -> bool:
+    """Whether no gradient is left over from an earlier forward pass of the same step."""
+    return setting.engine is Engine.ddp and setting.accumulation == 1
+
+
 def _partitioned_adapter_terms(setting: Setting) -> tuple[Term, ...]:
     knobs, params, size = setting.zero3, setting.adapter.params, setting.adapter_bytes
     share = -(-params // setting.world_size)
@@ -114,12 +136,21 @@ def _partitioned_adapter_terms(setting: Setting) -> tuple[Term, ...]:
     return tuple(terms)
 
 
+def _kept_bytes(setting: Setting) -> int:
+    """Bytes that live from the forward to the backward pass."""
+    model, tokens = setting.model, setting.peak_tokens
+    # On a CPU: final norm in and out, gradient of the head's input; on a GPU they are in the head's term.
+    hidden_states = 0 if setting.machine.is_gpu else 3 * _FP32 * model.hidden
+    copies = model.layers * adapter_copy_bytes(setting) if setting.checkpointing is Checkpointing.none else 0
+    per_token = model.layers * kept_bytes_per_token(setting) + mask_bytes_per_token(setting) + hidden_states
+    return round(tokens * per_token) + copies
+
+
 def _training_terms(setting: Setting) -> tuple[Term, ...]:
     model, tokens = setting.model, setting.peak_tokens
-    hidden_states = 3 * _FP32 * model.hidden  # final norm in and out, gradient of the head's input
     kept = Term(
         name=_ACTIVATIONS,
-        bytes=round(tokens * (model.layers * kept_bytes_per_token(setting) + hidden_states)),
+        bytes=_kept_bytes(setting),
         why=f"{tokens:,} tokens x {model.layers} layers, checkpointing {setting.checkpointing.value}",
     )
     # These three peaks follow one another, so the largest counts, not the sum.
@@ -131,36 +162,45 @@ def _head_term(setting: Setting) -> Term:
     model, tokens, size = setting.model, setting.peak_tokens, setting.compute_bytes
     gathered = model.vocab * model.hidden * setting.load_bytes if setting.engine is Engine.zero3 else 0
     if setting.stack != "trl":
-        logits = round(tokens * model.vocab * c.PLAIN_LOGIT_BYTES.value)
-        return Term(name="logits", bytes=logits + gathered, why=f"{c.PLAIN_LOGIT_BYTES.value} bytes per logit")
+        capped = size if block_of(setting).soft_capped else 0
+        logits = tokens * (model.vocab * (c.PLAIN_LOSS_BYTES + capped) + _FP32 * model.hidden)
+        why = f"{c.PLAIN_LOSS_BYTES + capped} bytes per logit: log-softmax, its gradient and the logits' gradient"
+        return Term(name="logits", bytes=logits + gathered, why=why)
     rows = min(tokens, c.HEAD_TILE_TOKENS)
     columns = min(model.vocab, c.HEAD_TILE_VOCAB)
     tile = rows * c.HEAD_TILE_VOCAB * size
     why = f"fused head: tile of {rows} tokens x {c.HEAD_TILE_VOCAB} in {setting.compute_dtype}, fp32 input gradient"
+    # Final norm's input and the gradient in fp32, the head's input and the gradient's cast.
+    hidden = 2 * (_FP32 + size) * model.hidden
+    weights = 0 if setting.load_bytes == size else columns * model.hidden * size
     if not setting.machine.is_gpu:
         # Untouched pages of the tile cost no memory on a host; without Triton the fold makes fp32 copies.
         tile = rows * columns * (size + round(_FP32 * c.HEAD_TILE_COPIES_CPU.value))
         why = f"fused head without Triton: {c.HEAD_TILE_COPIES_CPU.value:.0f} fp32 copies of a {rows} x {columns} tile"
-    gradient = tokens * model.hidden * _FP32
-    # Rows of the head are cast (or, on a CPU, widened for the fp32 product) one tile at a time.
-    weights = columns * model.hidden * (_FP32 if not setting.machine.is_gpu and size != _FP32 else size)
-    return Term(name="logits", bytes=tile + gradient + weights + gathered, why=why)
+        hidden = _FP32 * model.hidden
+        # Rows of the head are widened for the fp32 product one tile at a time.
+        weights = columns * model.hidden * _FP32
+    return Term(name="logits", bytes=tile + tokens * hidden + weights + gathered, why=why)
 
 
 def _layer_term(setting: Setting) -> Term:
     """Peak while one layer runs backwards."""
-    activations = round(setting.peak_tokens * layer_transient_per_token(setting))
+    moment = layer_peak(setting, base.dequantised_bytes(setting))
     window = gathered_bytes(setting) if setting.engine is Engine.zero3 else 0
     recomputed = setting.checkpointing is not Checkpointing.none
-    why = "one layer's backward pass: " + ("its recomputed activations, " if recomputed else "")
+    why = f"one layer's backward pass, when {moment.why}: " + ("its recomputed activations, " if recomputed else "")
     why += "gradients and a dequantised weight" + (", and the gathered window" if window else "")
-    return Term(name="layer_transient", bytes=activations + base.dequantised_bytes(setting) + window, why=why)
+    return Term(name="layer_transient", bytes=round(moment.bytes) + window, why=why)
 
 
 def _step_term(setting: Setting, kept: Term) -> Term:
     """Peak in the optimizer step, when the activations are gone."""
     copies = setting.adapter.params * (setting.adapter_bytes if setting.engine is Engine.ddp else _FP32)
     why = "AdamW's intermediate copy of the adapters"
+    if _appear_late(setting):
+        gradients = setting.adapter.params * setting.adapter_bytes
+        copies += min(gradients, kept.bytes)  # the rest of them is counted already
+        why += ", and their gradients"
     return Term(name="optimizer_transient", bytes=max(0, copies - kept.bytes), why=why)
 
 
@@ -206,4 +246,5 @@ def _phase(setting: Setting, phase: str, terms: Iterable[Term]) -> PhaseMemory:
         host_bytes=sum(term.bytes for term in host),
         terms=terms,
         host_terms=host,
+        pinned_bytes=sum(term.bytes for term in host if term.name in PINNED),
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from orchestrator.config import Checkpointing, Engine, Offload, Optimizer, Quant
+from orchestrator.estimate.stacks import DEFAULT, STACKS, Stack
 from orchestrator.workload.adapter import AdapterShape
 from orchestrator.workload.batch import BatchShape
 from orchestrator.workload.model import ModelShape
@@ -17,6 +19,43 @@ _FOUR_BIT = (Quant.nf4, Quant.fp4)
 def storage_bytes(quant: Quant, compute_dtype: str) -> int:
     """Bytes of one element as ZeRO-3 stores it: packed 4-bit bytes travel as a 16-bit type, whatever computes."""
     return _PACKED_STORAGE_BYTES if quant in _FOUR_BIT else DTYPE_BYTES[compute_dtype]
+
+
+class Trained(Enum):
+    """What the optimizer updates."""
+
+    adapters = "adapters"
+    everything = "everything"
+
+
+class Stage(Enum):
+    """How an engine other than our own two shards a model."""
+
+    zero2 = "zero2"  # DeepSpeed: gradients and optimizer states
+    zero3 = "zero3"  # DeepSpeed, with the knobs that transformers derives
+    fsdp = "fsdp"  # torch FSDP 1: flat parameters of one layer
+    fsdp2 = "fsdp2"  # torch fully_shard: each parameter of a layer
+    streamed = "streamed"  # frozen bytes of the layers as shards, adapters under DDP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """An engine that `Setting.engine` cannot tell: of published runs, and the streamed one.
+
+    Attributes:
+        stage: what is sharded.
+        offload_params: parameters wait in host memory between uses.
+        offload_optimizer: master copies and moments live in host memory.
+    """
+
+    stage: Stage
+    offload_params: bool = False
+    offload_optimizer: bool = False
+
+    @property
+    def is_fsdp(self) -> bool:
+        """Whether torch shards it."""
+        return self.stage in (Stage.fsdp, Stage.fsdp2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +73,7 @@ class Machine:
         link_alpha_seconds: latency of a collective.
         h2d_bytes_per_second: pinned host memory to device.
         known: the peaks come from a table, not from a fall-back.
+        device_name: as the driver tells it; what large products reach is looked up by it. Empty when unknown.
     """
 
     is_gpu: bool
@@ -46,6 +86,7 @@ class Machine:
     link_alpha_seconds: float
     h2d_bytes_per_second: float
     known: bool
+    device_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +108,22 @@ class Setting:
     """Everything that memory and time depend on, for one rank.
 
     `micro` is rows per forward pass, `rows` per optimizer step. Dtypes are `fp32`, `bf16` or `fp16`.
-    `stack` names whose kernels are assumed: `trl` (fused head) or `hf_plain` (full logits).
+    `stack` names whose kernels are assumed: `trl` (fused head), `hf_plain` (full logits) or one of
+    `stacks.STACKS`. The fields after it describe published runs; our own engines leave them as they are:
+
+    Attributes:
+        trained: adapters, or every parameter.
+        trained_tables: embedding and head train too, as 16-bit copies beside the frozen ones (`modules_to_save`).
+        sharding: another engine than our own.
+        offload_activations: layer inputs wait in pinned host memory for the backward pass.
+        paged_optimizer: moments live in unified memory, outside the allocator; None for what `optimizer` says.
+        moment_bytes: bytes of each of the two moments per parameter; 0 for what `optimizer` says.
+        step_in_backward: each gradient is used and freed as soon as it exists.
+        autocast: the compute dtype comes from autocast, so losses are computed in fp32.
+        upcasts: PEFT's preparation for k-bit training has put norms, tables and hidden states into fp32.
+        loads_whole: every rank holds the whole base on its device before it is sharded.
+        logit_chunks: the loss takes the rows in so many parts, one after the other; 0 for a fused head.
+        calibrated: constants measured for this run's stack, in place of the table's.
     """
 
     model: ModelShape
@@ -90,6 +146,23 @@ class Setting:
     zero3: Zero3Knobs | None
     machine: Machine
     stack: str = "trl"
+    trained: Trained = Trained.adapters
+    trained_tables: bool = False
+    sharding: Sharding | None = None
+    offload_activations: bool = False
+    paged_optimizer: bool | None = None
+    moment_bytes: float = 0.0
+    step_in_backward: bool = False
+    autocast: bool = True
+    upcasts: bool = False
+    loads_whole: bool = False
+    logit_chunks: int = 1
+    calibrated: Stack | None = None
+
+    @property
+    def constants(self) -> Stack:
+        """Constants of the stack: measured ones, the table's, or the default ones."""
+        return self.calibrated or STACKS.get(self.stack, DEFAULT)
 
     @property
     def compute_bytes(self) -> int:
@@ -105,6 +178,14 @@ class Setting:
     def adapter_bytes(self) -> int:
         """Bytes of an adapter parameter, its gradient and each of AdamW's moments."""
         return DTYPE_BYTES[self.adapter_dtype]
+
+    @property
+    def trained_params(self) -> int:
+        """Parameters with a gradient."""
+        if self.trained is Trained.everything:
+            return self.model.total_params
+        tables = self.model.embedding_params + (self.model.head_params or self.model.embedding_params)
+        return self.adapter.params + (tables if self.trained_tables else 0)
 
     @property
     def peak_tokens(self) -> int:

@@ -2,164 +2,192 @@
 
 from __future__ import annotations
 
-from orchestrator.config import Checkpointing, Engine, Quant
-from orchestrator.estimate import base, zero3
-from orchestrator.estimate import calibration as c
-from orchestrator.estimate.activations import saved_bytes_per_token
+from dataclasses import dataclass, replace
+
+from orchestrator.estimate import calibration_time as ct
 from orchestrator.estimate.setting import Setting
+from orchestrator.estimate.time_cpu import cpu_terms
+from orchestrator.estimate.time_flops import flops_per_token
+from orchestrator.estimate.time_moves import Moves, moves_of
+from orchestrator.estimate.time_practice import Practice, practice_of
+from orchestrator.estimate.time_work import Work, work_of
+from orchestrator.estimate.timeline import (
+    Schedule,
+    Segment,
+    Visit,
+    busiest_seconds,
+    end_seconds,
+    segments_of,
+    serial_seconds,
+)
 from orchestrator.estimate.values import StepTime, TimeTerm
 
-_PRODUCTS = "products"
-_OVERLAPPED = frozenset({"all_reduce", "gathers", "offload_copies"})
+__all__ = ["estimate_time", "flops_per_token", "schedule_of", "timeline_of"]
+
+_EXCHANGED = frozenset({"all_reduce", "gathers"})
+_OPTIMISTIC_CPU = 0.9
+_PESSIMISTIC_CPU = 2.0
 
 
-def estimate_time(setting: Setting) -> StepTime:
+def estimate_time(setting: Setting, practice: Practice | None = None) -> StepTime:
     """Time of one optimizer step of this rank, in seconds, and the world's real tokens per second.
 
-    The rank's own rows decide; the caller gives the setting of the slowest rank.
+    The rank's own rows decide; the caller gives the setting of the slowest rank. On a GPU the micro-step is played
+    on a timeline: what overlaps counts once, and a term's `seconds` are what it adds to the step.
+
+    Args:
+        setting: the rank's work.
+        practice: how the stack does it; by default that of `setting.stack`.
     """
-    terms = tuple(
-        term
-        for term in (
-            _products(setting),
-            _elementwise(setting),
-            _dequantise(setting),
-            _overhead(setting),
-            _optimizer(setting),
-            *_communication(setting),
-        )
-        if term.seconds > 0
-    )
-    total = sum(term.seconds for term in terms)
-    best = c.GEMM_EFFICIENCY_GPU.value / c.EFFICIENCY_BEST_GPU.value if setting.machine.is_gpu else 0.9
-    compute = [term for term in terms if term.name not in _OVERLAPPED]
-    busy = sum(term.seconds * (best if term.name == _PRODUCTS else 1.0) for term in compute)
-    moved = max((term.seconds for term in terms if term.name in _OVERLAPPED), default=0.0)
+    practice = practice or practice_of(setting.stack)
+    step = _gpu_step(setting, practice) if setting.machine.is_gpu else _cpu_step(setting, practice)
     tokens = setting.rows * setting.batch.real_tokens_per_row * setting.world_size
     return StepTime(
-        step_seconds=total,
-        lower_seconds=max(busy, moved),
-        upper_seconds=2 * total,
-        tokens_per_second=tokens / total,
-        terms=terms,
+        step_seconds=step.seconds,
+        lower_seconds=min(step.lower, step.seconds),
+        upper_seconds=max(step.upper, step.seconds),
+        tokens_per_second=tokens / step.seconds,
+        terms=tuple(term for term in step.terms if term.total_seconds > 0),
     )
 
 
-def _tokens(setting: Setting) -> float:
-    """Expected tokens of a step on this rank, padding included."""
-    return setting.rows * setting.batch.expected_tokens(setting.micro)
-
-
-def _recompute(setting: Setting) -> bool:
-    return setting.checkpointing is not Checkpointing.none
-
-
-def _passes(setting: Setting) -> int:
-    """Passes over every frozen weight: forward, input gradient, recomputation."""
-    return 3 if _recompute(setting) else 2
-
-
-def flops_per_token(setting: Setting) -> float:
-    """Floating-point operations per token of one micro-step.
-
-    Frozen weights 2 per pass (no weight gradient); adapters 6, and 2 more when recomputed (selective
-    keeps A's half); attention 4 s q forward, twice that backward; the fused head recomputes its tile.
-    """
-    model, adapter = setting.model, setting.adapter
-    passes = _passes(setting)
-    recomputed = {Checkpointing.none: 0.0, Checkpointing.selective: 1.0}.get(setting.checkpointing, 2.0)
-    length = setting.batch.expected_tokens(setting.micro)
-    attention = 4 * length * model.query_width * model.layers * (passes + 1)
-    head = (6 if setting.stack == "trl" else 4) * model.vocab * model.hidden
-    return 2 * passes * model.linear_params + (6 + recomputed) * adapter.params + attention + head
-
-
-def _products(setting: Setting) -> TimeTerm:
-    efficiency = c.GEMM_EFFICIENCY_GPU if setting.machine.is_gpu else c.GEMM_EFFICIENCY_CPU
-    rate = setting.machine.flops_per_second * efficiency.value
-    flops = _tokens(setting) * flops_per_token(setting)
-    why = f"{flops / 1e12:.3g} TFLOP at {rate / 1e12:.3g} TFLOP/s ({efficiency.value:.0%} of peak)"
-    return TimeTerm(name=_PRODUCTS, seconds=flops / rate, why=why)
-
-
-def _elementwise(setting: Setting) -> TimeTerm:
-    """Norms, rotations, activations and casts: passes over what a layer saves, at memory bandwidth."""
-    model, tokens = setting.model, _tokens(setting)
-    share = 1.33 if _recompute(setting) else 1.0
-    moved = tokens * model.layers * saved_bytes_per_token(setting) * c.ELEMENTWISE_PASSES.value * share
-    if not setting.machine.is_gpu and setting.stack == "trl":
-        moved += tokens * model.vocab * 4 * c.HEAD_TILE_PASSES_CPU.value
-    seconds = moved / setting.machine.memory_bytes_per_second
-    return TimeTerm(name="elementwise", seconds=seconds, why=f"{moved / 1e9:.3g} GB through memory")
-
-
-def _dequantise(setting: Setting) -> TimeTerm:
-    passes = _passes(setting) * setting.accumulation
-    weights = setting.model.linear_params * passes
-    if setting.quant is Quant.none:
-        return TimeTerm(name="dequantise", seconds=0.0, why="the base is stored as it is multiplied")
+def schedule_of(setting: Setting, practice: Practice | None = None) -> Schedule:
+    """The last micro-step of a step, with reduction and optimizer; on a CPU its pieces follow each other."""
+    practice = practice or practice_of(setting.stack)
     if setting.machine.is_gpu:
-        moved = passes * base.packed_bytes(setting) + weights * setting.compute_bytes
-        seconds = moved / (setting.machine.memory_bytes_per_second * c.DEQUANTISE_BANDWIDTH_GPU.value)
-    else:
-        seconds = weights / (c.DEQUANTISE_WEIGHTS_PER_CORE.value * setting.machine.cores)
-    why = f"every weight unpacked {_passes(setting)} times per micro-step, {setting.accumulation} micro-steps"
-    return TimeTerm(name="dequantise", seconds=seconds, why=why)
+        return work_of(setting, practice).last
+    return _cpu_schedule(setting, moves_of(setting, practice))
 
 
-def _overhead(setting: Setting) -> TimeTerm:
-    gpu = setting.machine.is_gpu
-    module = c.MODULE_PASS_SECONDS_GPU if gpu else c.MODULE_PASS_SECONDS_CPU
-    layer = c.CHECKPOINT_LAYER_SECONDS_GPU if gpu else c.CHECKPOINT_LAYER_SECONDS_CPU
-    modules = setting.model.layers * len(setting.model.linears)
-    seconds = modules * _passes(setting) * module.value + c.MICRO_STEP_SECONDS.value
-    if _recompute(setting):
-        seconds += setting.model.layers * layer.value
-    if not gpu:
-        seconds /= min(1.0, setting.machine.cores)
-    if setting.engine is Engine.zero3:
-        gathers = zero3.gather_passes(recompute=_recompute(setting))
-        seconds += modules * gathers * (c.ZERO3_MODULE_SECONDS_GPU if gpu else c.ZERO3_MODULE_SECONDS_CPU).value
-    why = f"Python and kernel launches of {modules} linear modules, {setting.accumulation} micro-steps"
-    return TimeTerm(name="overhead", seconds=seconds * setting.accumulation, why=why)
+def timeline_of(setting: Setting, practice: Practice | None = None) -> tuple[Segment, ...]:
+    """The last micro-step in time, for a picture: name, stream, start and end in seconds of every piece."""
+    return segments_of(schedule_of(setting, practice))
 
 
-def _optimizer(setting: Setting) -> TimeTerm:
-    shared = setting.world_size if setting.engine is Engine.zero3 else 1
-    moved = setting.adapter.params * setting.adapter_bytes * c.ADAM_PASS_BYTES.value / shared
-    seconds = moved / setting.machine.memory_bytes_per_second
-    seconds += setting.adapter.tensors * c.OPTIMIZER_TENSOR_SECONDS.value
-    return TimeTerm(name="optimizer", seconds=seconds, why=f"{setting.adapter.tensors} adapter tensors")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    seconds: float
+    lower: float
+    upper: float
+    terms: tuple[TimeTerm, ...]
 
 
-def _communication(setting: Setting) -> tuple[TimeTerm, ...]:
-    machine, ranks = setting.machine, setting.world_size
-    size_bytes = setting.adapter.params * setting.adapter_bytes
-    buckets = max(1, -(-size_bytes // c.DDP_BUCKET_BYTES))
-    ring = 2 * (ranks - 1) / ranks * size_bytes / machine.link_bytes_per_second
-    # Under ZeRO-3 gradients are reduced after every micro-step, not once.
-    times = setting.accumulation if setting.engine is Engine.zero3 else 1
-    reduce_seconds = times * (ring + 2 * (ranks - 1) * buckets * machine.link_alpha_seconds) if ranks > 1 else 0.0
+def _cpu_step(setting: Setting, practice: Practice) -> _Step:
+    exchanged = _exchanged(setting, moves_of(setting, practice))
+    terms = tuple(replace(term, total_seconds=term.seconds) for term in (*cpu_terms(setting), *exchanged))
+    total = sum(term.seconds for term in terms)
+    moved = max(term.seconds for term in exchanged)
+    busy = sum(term.seconds for term in terms if term.name not in _EXCHANGED)
+    return _Step(seconds=total, lower=max(_OPTIMISTIC_CPU * busy, moved), upper=_PESSIMISTIC_CPU * total, terms=terms)
+
+
+def _cpu_schedule(setting: Setting, moves: Moves) -> Schedule:
+    """A third forward, two thirds backward, nothing ahead of its use."""
+    layers, terms = setting.model.layers, {term.name: term.seconds for term in cpu_terms(setting)}
+    optimizer = terms.pop("optimizer")
+    busy = sum(terms.values()) / setting.accumulation / layers
+    gathers = moves.gather_seconds
+    return Schedule(
+        layers=layers,
+        forward=Visit(compute=busy / 3, gather=gathers if moves.passes else 0.0, window=0),
+        backward=Visit(compute=2 * busy / 3, gather=gathers * max(0, moves.passes - 1), window=0),
+        # The reductions' threads need the same cores.
+        group_layers=layers,
+        reduce_seconds=moves.reduce_seconds * moves.groups,
+        tail_seconds=optimizer,
+    )
+
+
+def _exchanged(setting: Setting, moves: Moves) -> tuple[TimeTerm, TimeTerm]:
+    gathers = moves.passes * setting.accumulation
     reduce = TimeTerm(
         name="all_reduce",
-        seconds=reduce_seconds,
-        why=f"{size_bytes / 1e6:.3g} MB of adapter gradients over {ranks} ranks",
+        seconds=moves.reduce_seconds * moves.groups * moves.reduces,
+        why=f"{moves.reduced_bytes / 1e6:.3g} MB of gradients over {setting.world_size} ranks",
     )
-    return (reduce, *_gathers(setting)) if setting.engine is Engine.zero3 else (reduce,)
+    gather = TimeTerm(
+        name="gathers",
+        seconds=gathers * setting.model.layers * moves.gather_seconds,
+        why=f"{moves.gathered_bytes / 1e9:.3g} GB received {gathers} times a step",
+    )
+    return reduce, gather
 
 
-def _gathers(setting: Setting) -> tuple[TimeTerm, ...]:
-    gathers = zero3.gather_passes(recompute=_recompute(setting)) * setting.accumulation
-    received, offloaded = zero3.moved_bytes_per_gather(setting)
-    modules = setting.model.layers * len(setting.model.linears)
-    latency = modules * setting.machine.link_alpha_seconds if setting.world_size > 1 else 0.0
-    link = gathers * (received / setting.machine.gather_bytes_per_second + latency)
-    copies = gathers * offloaded / zero3.offload_bytes_per_second(setting)
-    return (
-        TimeTerm(name="gathers", seconds=link, why=f"{received / 1e9:.3g} GB received {gathers} times a step"),
-        TimeTerm(
-            name="offload_copies",
-            seconds=copies,
-            why=f"{offloaded / 1e9:.3g} GB from the offload target {gathers} times a step",
-        ),
+def _gpu_step(setting: Setting, practice: Practice) -> _Step:
+    work = work_of(setting, practice)
+    more = setting.accumulation - 1
+    seconds = _seconds(work, more)
+    lower = ct.OPTIMISTIC.value * (busiest_seconds(work.last) + more * busiest_seconds(work.inner))
+    upper = ct.PESSIMISTIC.value * (serial_seconds(work.last) + more * serial_seconds(work.inner))
+    return _Step(seconds=seconds, lower=lower, upper=upper, terms=_terms(setting, work, seconds))
+
+
+def _seconds(work: Work, more: int) -> float:
+    """The step: `more` micro-steps without what only the last one does, and the last one."""
+    last = end_seconds(work.last)
+    if not more:
+        return last
+    if work.inner.reduce_seconds == work.last.reduce_seconds:
+        return last + more * (last - work.last.tail_seconds)
+    return last + more * end_seconds(work.inner)
+
+
+def _terms(setting: Setting, work: Work, seconds: float) -> tuple[TimeTerm, ...]:
+    """Compute as it is; the rest by what the step saves without it, one after the other.
+
+    So the terms add up to the step, and what is hidden behind compute counts 0.
+    """
+    steps = setting.accumulation
+    terms = [
+        TimeTerm(name=x.name, seconds=x.seconds * steps, total_seconds=x.seconds * steps, why=x.why) for x in work.parts
+    ]
+    terms.append(replace(work.optimizer, total_seconds=work.optimizer.seconds))
+    now = seconds
+    for term in _hideable(setting, work):
+        left = now
+        if term.total_seconds > 0:
+            work = _without(work, term.name)
+            left = _seconds(work, steps - 1)
+        added = max(0.0, now - left)
+        hidden = max(0.0, 1 - added / term.total_seconds) if term.total_seconds > 0 else 0.0
+        terms.append(replace(term, seconds=added, why=f"{term.why}; {hidden:.0%} hidden"))
+        now = left
+    return tuple(terms)
+
+
+def _hideable(setting: Setting, work: Work) -> tuple[TimeTerm, ...]:
+    """What other streams do, with all of its work as `total_seconds`."""
+    moves, layers, steps = work.moves, setting.model.layers, setting.accumulation
+    reduce, gathers = (replace(term, total_seconds=term.seconds) for term in _exchanged(setting, moves))
+    copies = moves.copy_seconds * moves.passes + 2 * moves.activation_seconds
+    visits = (work.inner.forward, work.inner.backward)
+    host = work.inner.start_seconds + layers * sum(visit.host for visit in visits)
+    offload = TimeTerm(
+        name="offload_copies",
+        seconds=0.0,
+        total_seconds=copies * layers * steps,
+        why=f"{moves.copied_bytes / 1e9:.3g} GB from the offload target {moves.passes * steps} times a step",
     )
+    overhead = TimeTerm(
+        name="overhead", seconds=0.0, total_seconds=host * steps, why="Python and kernel launches, hooks, collation"
+    )
+    return reduce, gathers, offload, overhead
+
+
+def _without(work: Work, name: str) -> Work:
+    """The same step without one kind of work."""
+
+    def cut(plan: Schedule) -> Schedule:
+        match name:
+            case "all_reduce":
+                return replace(plan, reduce_seconds=0.0)
+            case "gathers":
+                return replace(
+                    plan, forward=replace(plan.forward, gather=0.0), backward=replace(plan.backward, gather=0.0)
+                )
+            case "offload_copies":
+                return replace(plan, forward=replace(plan.forward, copy=0.0), backward=replace(plan.backward, copy=0.0))
+        plan = replace(plan, forward=replace(plan.forward, host=0.0), backward=replace(plan.backward, host=0.0))
+        return replace(plan, start_seconds=0.0)
+
+    return replace(work, last=cut(work.last), inner=cut(work.inner))

@@ -16,11 +16,15 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeTerm:
-    """One addend of a step in seconds, and why it is there."""
+    """One addend of a step in seconds, and why it is there.
+
+    `total_seconds` is its work whether or not something hides it; `seconds` is what it adds to the step.
+    """
 
     name: str
     seconds: float
     why: str
+    total_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,7 @@ class PhaseMemory:
         host_bytes: resident and pinned host memory of the rank's process.
         terms: the addends of `allocated_bytes`.
         host_terms: the addends of `host_bytes`.
+        pinned_bytes: of `host_bytes`, what is pinned for the device to read.
     """
 
     allocated_bytes: int
@@ -42,6 +47,7 @@ class PhaseMemory:
     host_bytes: int
     terms: tuple[Term, ...]
     host_terms: tuple[Term, ...] = ()
+    pinned_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +73,8 @@ class Memory:
 class StepTime:
     """Seconds of one optimizer step.
 
-    `step_seconds` adds all terms; `lower_seconds` assumes the best products and full overlap of
-    communication, `upper_seconds` half the expected rates.
+    `step_seconds` adds all terms. `lower_seconds` is the work of the busiest stream, at its best;
+    `upper_seconds` hides nothing and takes everything slower than expected.
     """
 
     step_seconds: float

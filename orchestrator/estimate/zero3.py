@@ -15,8 +15,8 @@ def element_bytes(setting: Setting) -> int:
 
 
 def layer_elements(setting: Setting) -> int:
-    """Elements of one layer's packed weights, in units of the stored dtype."""
-    return -(-base.packed_bytes(setting) // setting.model.layers // element_bytes(setting))
+    """Elements of the largest layer as stored, in units of the stored dtype."""
+    return -(-base.largest_layer_bytes(setting) // element_bytes(setting))
 
 
 def knobs_of(setting: Setting) -> Zero3Knobs:

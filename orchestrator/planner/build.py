@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from orchestrator.config import Padding, RunConfig
+from collections import Counter
+
+from orchestrator.config import RunConfig
 from orchestrator.config_codec import dump_config
 from orchestrator.errors import NothingFits, Problem
 from orchestrator.planner.dtypes import Arithmetic, choose_precision
-from orchestrator.planner.evaluate import Job
-from orchestrator.planner.plan import Plan, Workload
+from orchestrator.planner.evaluate import Job, Point
+from orchestrator.planner.plan import Plan, Rejection, Workload
+from orchestrator.planner.points import derivation_of
+from orchestrator.planner.rates import cores_of
 from orchestrator.planner.reasons import reasons_for
-from orchestrator.planner.search import Found, search
-from orchestrator.planner.world import World, choose_world, cores_of, machine_of, memory_of
-from orchestrator.workload.adapter import AdapterShape, adapter_shape
-from orchestrator.workload.batch import DataStats, batch_shape, rows_per_epoch
+from orchestrator.planner.solve import Asked, Solution, sequence_length, solve
+from orchestrator.planner.trades import trades_of
+from orchestrator.planner.ways_out import ways_out
+from orchestrator.planner.world import World
+from orchestrator.workload.adapter import AdapterShape
+from orchestrator.workload.batch import DataStats, rows_per_epoch
 from orchestrator.workload.model import ModelShape
 from topology.codec import fingerprint
 from topology.model import Topology
 from topology.units import format_bytes
 
-_USUAL_LENGTH = 2048  # tokens a row is cut at unless the user or the model says otherwise
+_SHOWN_HOSTS = 4
+
+__all__ = ["make_plan", "sequence_length"]
 
 
 def make_plan(config: RunConfig, topology: Topology, model: ModelShape, data: DataStats, run_id: str) -> Plan:
@@ -26,77 +34,71 @@ def make_plan(config: RunConfig, topology: Topology, model: ModelShape, data: Da
 
     Raises:
         UserError: what was asked for is not there (devices, module names), or contradicts itself.
-        NothingFits: no strategy fits; it carries the reason of every rejection.
+        NothingFits: no strategy fits; it carries the reason of every rejection and the cheapest ways out.
     """
-    world = choose_world(config, topology)
+    asked = Asked(config=config, topology=topology, model=model, data=data)
+    solution = solve(asked)
+    job, found = solution.job, solution.found
+    if found.best is None:
+        raise _nothing_fits(asked, solution)
+    world = found.best.place.world
     arithmetic = choose_precision(config, world)
-    adapter = adapter_shape(model, config.adapter)
-    seq_len = sequence_length(config, model)
-    batch = batch_shape(
-        data,
-        seq_len=seq_len,
-        packing=config.data.packing,
-        pads_to_seq_len=config.data.seq_len is not None,
-        static=config.data.padding is Padding.static,
-    )
-    job = Job(config=config, model=model, adapter=adapter, batch=batch, world=world)
-    found = search(job, arithmetic.precision, seq_len)
-    if not found.ranked:
-        raise _nothing_fits(config, world, found)
     return Plan(
         run_id=run_id,
         config=dump_config(config),
         chosen=found.ranked[0],
         ranked=found.ranked,
-        rejected=found.rejected,
-        reasons=reasons_for(job, arithmetic, found),
-        warnings=_warnings(job, arithmetic, data, seq_len),
-        workload=_workload(model, adapter, data, rows_per_epoch(data, seq_len=seq_len, packing=config.data.packing)),
+        rejected=tuple(Rejection(strategy=entry.strategy, reason=entry.reason) for entry in found.refused),
+        reasons=reasons_for(solution, arithmetic),
+        warnings=_warnings(job, found.best, arithmetic, data),
+        workload=_workload(job, data, rows_per_epoch(data, seq_len=job.seq_len, packing=config.data.packing)),
         topology_fingerprint=fingerprint(topology),
         device_kind=world.devices[0].kind.value,
         device_name=world.devices[0].name,
-        device_memory_bytes=min(memory_of(device) for device in world.devices),
-        machine=describe_world(world),
+        device_memory_bytes=min(ranks.machine.memory_bytes for ranks in found.best.place.classes),
+        machine=describe_world(solution.worlds[0]),
+        num_fit=found.num_fit,
+        trades=trades_of(asked, job, found.best),
+        knobs=derivation_of(job, found.best),
     )
 
 
-def sequence_length(config: RunConfig, model: ModelShape) -> int:
-    """Tokens a row is cut at: the user's number, or 2048 where the model takes as many.
-
-    Estimated lengths have no say in it, or a low estimate would cut rows.
-    """
-    if config.data.seq_len is not None:
-        return config.data.seq_len
-    return min(_USUAL_LENGTH, model.max_positions or _USUAL_LENGTH)
-
-
 def describe_world(world: World) -> str:
-    """One line about the devices in use and their hosts."""
-    names = list(dict.fromkeys(device.name for device in world.devices))
-    counts = ", ".join(f"{sum(device.name == name for device in world.devices)} x {name}" for name in names)
-    hosts = ", ".join(host.name for host in world.hosts)
+    """One line about the devices and their hosts."""
+    counts = Counter((device.name, device.memory_bytes or 0) for device in world.devices)
+    mixed = len(counts) > 1
+    named = ", ".join(
+        f"{count} x {name}" + (f" ({format_bytes(size)})" if mixed else "") for (name, size), count in counts.items()
+    )
+    (first, smallest), *_ = counts
+    hosts = ", ".join(host.name for host in world.hosts[:_SHOWN_HOSTS])
+    if len(world.hosts) > _SHOWN_HOSTS:
+        hosts = f"{len(world.hosts)} hosts ({hosts}, ...)"
     memory = format_bytes(world.host_bytes_per_rank(0) * world.processes_per_node)
     cores = cores_of(world.hosts[0])
+    each = " each" if len(world.hosts) > 1 else ""
     if world.is_gpu:
-        size = format_bytes(min(memory_of(device) for device in world.devices))
-        return f"{hosts}: {counts} ({size} each), {cores} cores, {memory} of host memory free"
+        cards = named if mixed else f"{named} ({format_bytes(smallest)} each)"
+        return f"{hosts}: {cards}, {cores} cores, {memory} of host memory free{each}"
     ranks = "1 CPU rank" if world.size == 1 else f"{world.size} CPU ranks"
-    return f"{hosts}: {ranks} on {cores} cores ({names[0]}), {memory} of host memory free"
+    return f"{hosts}: {ranks} on {cores} cores ({first}), {memory} of host memory free"
 
 
-def _warnings(job: Job, arithmetic: Arithmetic, data: DataStats, seq_len: int) -> tuple[str, ...]:
-    model, world = job.model, job.world
+def _warnings(job: Job, best: Point, arithmetic: Arithmetic, data: DataStats) -> tuple[str, ...]:
+    model, world, seq_len = job.model, best.place.world, job.seq_len
     warnings = [*world.warnings, *arithmetic.warnings]
     if model.max_positions and seq_len > model.max_positions:
         warnings.append(f"data.seq_len={seq_len} is beyond the {model.max_positions} positions {model.name} knows")
     if seq_len < data.max_tokens:
         warnings.append(f"the longest row has about {data.max_tokens} tokens and is cut at {seq_len} (data.seq_len)")
-    if not machine_of(world, 0, arithmetic.precision).known:
-        warnings.append(f"no peak rates are known for {world.devices[0].name}: step times are rough")
+    unknown = dict.fromkeys(ranks.device_name for ranks in best.place.classes if not ranks.machine.known)
+    warnings += [f"no peak rates are known for {name}: step times are rough" for name in unknown]
     return tuple(warnings)
 
 
-def _workload(model: ModelShape, adapter: AdapterShape, data: DataStats, epoch_rows: int) -> Workload:
+def _workload(job: Job, data: DataStats, epoch_rows: int) -> Workload:
+    model = job.model
+    adapter: AdapterShape = job.adapter
     return Workload(
         model=model.name,
         architecture=model.architecture,
@@ -115,14 +117,19 @@ def _workload(model: ModelShape, adapter: AdapterShape, data: DataStats, epoch_r
     )
 
 
-def _nothing_fits(config: RunConfig, world: World, found: Found) -> NothingFits:
+def _nothing_fits(asked: Asked, solution: Solution) -> NothingFits:
+    config, found = asked.config, solution.found
+    outs = ways_out(asked) if found.num_misfits else ()
     remedy = "Use a smaller model, data.seq_len or adapter.rank, more devices, or engine=auto."
-    if config.batch.micro is not None:
+    if outs:
+        remedy = "The cheapest ways out stand at the end."
+    elif config.batch.micro is not None:
         remedy = "Leave batch.micro to the planner, or lower it."
     if not found.num_misfits:
         remedy = "Change one of the settings named below, or leave it on auto."
-    summary = Problem(where="plan", found=f"no strategy fits {describe_world(world)}", remedy=remedy)
+    summary = Problem(where="plan", found=f"no strategy fits {describe_world(solution.worlds[0])}", remedy=remedy)
     return NothingFits(
         summary,
-        *(Problem(where=r.strategy, found=r.reason, remedy="Rejected.") for r in found.rejected),
+        *(Problem(where=r.strategy, found=r.reason, remedy="Rejected.") for r in found.refused),
+        *outs,
     )

@@ -1,23 +1,28 @@
-"""The estimate of a strategy on its devices: memory of the tightest rank, time of the slowest."""
+"""The estimate of one way to run: memory of the tightest class of ranks, time of the slowest."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from orchestrator.config import Attention, RunConfig
+from orchestrator.config import Attention, Engine, RunConfig
+from orchestrator.estimate import base
 from orchestrator.estimate.calibration import DEVICE_FILL
 from orchestrator.estimate.memory import estimate_memory
-from orchestrator.estimate.setting import Setting
+from orchestrator.estimate.setting import Setting, Zero3Knobs
 from orchestrator.estimate.time import estimate_time
-from orchestrator.estimate.values import Estimate, Memory, PhaseMemory
-from orchestrator.planner.strategy import Strategy
-from orchestrator.planner.world import World, machine_of, memory_of
+from orchestrator.estimate.values import Memory, StepTime, Term
+from orchestrator.planner.dtypes import adapter_dtype
+from orchestrator.planner.strategy import Zero3Extras
+from orchestrator.planner.ways import Way
+from orchestrator.planner.world import RankClass, World
 from orchestrator.workload.adapter import AdapterShape
 from orchestrator.workload.batch import BatchShape
 from orchestrator.workload.model import ModelShape
 from topology.units import GIB, format_bytes
 
 _SHOWN_TERMS = 3
+# Rows of varying length leave holes that only growable segments can reuse.
+_EXPANDABLE = "expandable_segments:True"
 # transformers runs these without a fused kernel unless told otherwise (the scores are soft-capped).
 _EAGER_BY_DEFAULT = frozenset({"gemma2"})
 
@@ -30,42 +35,97 @@ class Job:
     model: ModelShape
     adapter: AdapterShape
     batch: BatchShape
-    world: World
+    seq_len: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """An estimate, and why it does not fit (None: it does)."""
+class Place:
+    """A world with what its ranks can expect, and the rows each of them takes.
 
-    estimate: Estimate
-    misfit: str | None
+    Attributes:
+        world: the devices.
+        precision: of the passes there.
+        kinds: of each rank (`device_classes`).
+        rows: of each rank per optimizer step.
+        classes: ranks that are alike in kind and rows.
+    """
+
+    world: World
+    precision: str
+    kinds: tuple[int, ...]
+    rows: tuple[int, ...]
+    classes: tuple[RankClass, ...]
 
 
-def setting_of(job: Job, strategy: Strategy, rank: int) -> Setting:
-    """Return what one rank does under `strategy`."""
-    config = job.config
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One fully specified way to run at a place: micro-batch rows of each class, and forward passes per step."""
+
+    place: Place
+    way: Way
+    micro: tuple[int, ...]
+    accumulation: int
+    zero3: Zero3Knobs | None = None
+    extras: Zero3Extras | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """Why a point does not fit, and how many bytes the tightest rank lacks."""
+
+    reason: str
+    missing_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Memory of the tightest rank; `margin` is the share that stays free of what it may fill (below 0: a misfit)."""
+
+    memory: Memory
+    margin: float
+    misfit: Misfit | None
+
+
+def setting_of(job: Job, point: Point, at: int) -> Setting:
+    """Return what the ranks of class `at` do."""
+    config, place, way = job.config, point.place, point.way
+    ranks = place.classes[at]
+    machine = ranks.machine
+    if way.residency is not None and way.residency.second_copy:
+        machine = replace(machine, gather_bytes_per_second=_mixed_rate(place.world, way))
     return Setting(
         model=job.model,
         adapter=job.adapter,
         batch=job.batch,
         quant=config.base.quant,
         double_quant=config.base.double_quant,
-        engine=strategy.engine,
-        world_size=strategy.world_size,
-        micro=strategy.micro[rank],
-        rows=strategy.shares[rank],
-        accumulation=strategy.accumulation,
-        compute_dtype=strategy.compute_dtype,
-        load_dtype=strategy.load_dtype,
-        adapter_dtype=strategy.adapter_dtype,
-        checkpointing=strategy.checkpointing,
-        optimizer=strategy.optimizer,
-        allocator=strategy.allocator,
+        engine=way.engine,
+        world_size=place.world.size,
+        micro=point.micro[at],
+        rows=ranks.rows,
+        accumulation=point.accumulation,
+        compute_dtype=place.precision,
+        load_dtype=place.precision,
+        adapter_dtype=adapter_dtype(config, way.engine, place.precision),
+        checkpointing=way.checkpointing,
+        optimizer=config.optimizer.name,
+        allocator=allocator_of(config, place.world),
         eager_attention=_is_eager(job),
-        zero3=strategy.zero3,
-        machine=machine_of(job.world, rank, strategy.precision),
+        zero3=point.zero3,
+        machine=machine,
         stack=config.stack.value,
     )
+
+
+def allocator_of(config: RunConfig, world: World) -> str:
+    """PYTORCH_ALLOC_CONF of the ranks; empty leaves torch's default."""
+    return config.allocator or (_EXPANDABLE if world.is_gpu else "")
+
+
+def _mixed_rate(world: World, way: Way) -> float:
+    """Mean rate when the forward pass gathers over the network and the others inside the host."""
+    inside = 1 if way.checkpointing.value == "none" else 2
+    return (1 + inside) / (1 / world.link_rates[1] + inside / world.host_rates[1])
 
 
 def _is_eager(job: Job) -> bool:
@@ -73,65 +133,96 @@ def _is_eager(job: Job) -> bool:
     return wanted is Attention.eager or (wanted is Attention.auto and job.model.architecture in _EAGER_BY_DEFAULT)
 
 
-def evaluate(job: Job, strategy: Strategy) -> Verdict:
-    """Estimate every kind of rank once and keep the tightest memory and the longest step."""
-    kinds = {
-        (job.world.devices[rank].name, job.world.devices[rank].memory_bytes, strategy.shares[rank]): rank
-        for rank in reversed(range(strategy.world_size))
-    }
-    ranks = sorted(kinds.values())
-    settings = {rank: setting_of(job, strategy, rank) for rank in ranks}
-    memories = {rank: estimate_memory(setting) for rank, setting in settings.items()}
-    tightest = max(ranks, key=lambda rank: _fill(job.world, rank, memories[rank]))
-    slowest = max((estimate_time(setting) for setting in settings.values()), key=lambda time: time.step_seconds)
-    tokens = strategy.global_batch * job.batch.real_tokens_per_row
-    estimate = Estimate(
-        memory=memories[tightest],
-        step_seconds=slowest.step_seconds,
-        tokens_per_second=tokens / slowest.step_seconds,
-        lower_seconds=slowest.lower_seconds,
-        upper_seconds=slowest.upper_seconds,
-        time_terms=slowest.terms,
+def layer_seconds(job: Job, point: Point) -> float:
+    """Seconds of one pass over one decoder layer, on the class with the largest micro-batch.
+
+    From the time of one micro-step on a single rank, where nothing is gathered.
+    """
+    at = max(range(len(point.micro)), key=lambda index: point.micro[index])
+    alone = replace(
+        setting_of(job, point, at), engine=Engine.ddp, zero3=None, world_size=1, rows=point.micro[at], accumulation=1
     )
-    return Verdict(estimate=estimate, misfit=_misfit(job.world, tightest, memories[tightest]))
+    passes = 2 if point.way.checkpointing.value == "none" else 3
+    return estimate_time(alone).step_seconds / job.model.layers / passes
 
 
-def usable_device_bytes(world: World, rank: int) -> int:
+def time_of(job: Job, point: Point) -> StepTime:
+    """Time of the slowest class."""
+    times = (estimate_time(setting_of(job, point, at)) for at in range(len(point.micro)))
+    return max(times, key=lambda time: time.step_seconds)
+
+
+def fit_of(job: Job, point: Point) -> Fit:
+    """Memory of the tightest class, and whether it fits."""
+    return min(fits_of(job, point), key=lambda fit: fit.margin)
+
+
+def fits_of(job: Job, point: Point) -> tuple[Fit, ...]:
+    """Memory of each class of ranks."""
+    fits = []
+    for at, ranks in enumerate(point.place.classes):
+        memory = estimate_memory(setting_of(job, point, at))
+        if point.extras is not None and point.extras.hpz_partition_size > 1:
+            memory = _with_second_copy(job, memory, point.extras.hpz_partition_size)
+        fits.append(_fit(point.place.world, ranks, memory))
+    return tuple(fits)
+
+
+def _with_second_copy(job: Job, memory: Memory, ranks: int) -> Memory:
+    """Add the host's second copy of the packed base, shared by its `ranks`."""
+    packed = sum(
+        count * base.linear_packed_bytes(linear, job.config.base.quant, 2) for linear, count in job.model.linear_counts
+    )
+    extra = Term(name="second_copy", bytes=-(-packed // ranks), why=f"1/{ranks} of the base's copy in this host (hpZ)")
+    train = memory.train
+    return replace(
+        memory,
+        train=replace(
+            train,
+            allocated_bytes=train.allocated_bytes + extra.bytes,
+            reserved_bytes=train.reserved_bytes + extra.bytes,
+            device_bytes=train.device_bytes + extra.bytes,
+            terms=(*train.terms, extra),
+        ),
+    )
+
+
+def usable_bytes(ranks: RankClass) -> int:
     """Device memory that a plan may fill; on a CPU the host's limit is the only one."""
-    if not world.is_gpu:
-        return world.host_bytes_per_rank(rank)
-    return int(memory_of(world.devices[rank]) * DEVICE_FILL.value)
+    return int(ranks.machine.memory_bytes * DEVICE_FILL.value) if ranks.machine.is_gpu else ranks.host_bytes
 
 
-def _fill(world: World, rank: int, memory: Memory) -> float:
-    device = memory.device_bytes / max(1, usable_device_bytes(world, rank))
-    return max(device, memory.host_bytes / max(1, world.host_bytes_per_rank(rank)))
+def _fit(world: World, ranks: RankClass, memory: Memory) -> Fit:
+    usable, host = max(1, usable_bytes(ranks)), max(1, ranks.host_bytes)
+    fill = max(memory.device_bytes / usable, memory.host_bytes / host)
+    return Fit(memory=memory, margin=1 - fill, misfit=_misfit(world, ranks, memory))
 
 
-def _misfit(world: World, rank: int, memory: Memory) -> str | None:
+def _misfit(world: World, ranks: RankClass, memory: Memory) -> Misfit | None:
     phases = (("while loading", memory.load), ("while training", memory.train), ("while saving", memory.save))
-    if world.is_gpu:
+    if ranks.machine.is_gpu:
         when, phase = max(phases, key=lambda item: item[1].device_bytes)
-        device = world.devices[rank]
-        if phase.device_bytes > usable_device_bytes(world, rank):
-            return (
-                f"needs {format_bytes(phase.device_bytes)} a card {when} ({_largest(phase)}), has "
-                f"{format_bytes(memory_of(device))} ({DEVICE_FILL.value:.0%} of it usable)"
+        missing = phase.device_bytes - usable_bytes(ranks)
+        if missing > 0:
+            card = f"{ranks.device_name} " if len({device.name for device in world.devices}) > 1 else ""
+            reason = (
+                f"needs {format_bytes(phase.device_bytes)} a card {when} ({_largest(phase.terms)}), {card}has "
+                f"{format_bytes(ranks.machine.memory_bytes)} ({DEVICE_FILL.value:.0%} of it usable): "
+                f"{format_bytes(missing)} missing"
             )
+            return Misfit(reason=reason, missing_bytes=missing)
     when, phase = max(phases, key=lambda item: item[1].host_bytes)
-    available = world.host_bytes_per_rank(rank)
-    if phase.host_bytes <= available:
+    missing = phase.host_bytes - ranks.host_bytes
+    if missing <= 0:
         return None
-    terms = ", ".join(
-        f"{term.name} {term.bytes / GIB:.1f}"
-        for term in sorted(phase.host_terms, key=lambda t: -t.bytes)[:_SHOWN_TERMS]
+    reason = (
+        f"needs {format_bytes(phase.host_bytes)} of host memory a rank {when} ({_largest(phase.host_terms)}), has "
+        f"{format_bytes(ranks.host_bytes)} available for each of {world.processes_per_node}: "
+        f"{format_bytes(missing)} missing"
     )
-    return (
-        f"needs {format_bytes(phase.host_bytes)} of host memory a rank {when} ({terms}), has "
-        f"{format_bytes(available)} available for each of {world.processes_per_node}"
-    )
+    return Misfit(reason=reason, missing_bytes=missing)
 
 
-def _largest(phase: PhaseMemory) -> str:
-    terms = sorted(phase.terms, key=lambda term: -term.bytes)[:_SHOWN_TERMS]
-    return ", ".join(f"{term.name} {term.bytes / GIB:.1f}" for term in terms)
+def _largest(terms: tuple[Term, ...]) -> str:
+    shown = sorted(terms, key=lambda term: -term.bytes)[:_SHOWN_TERMS]
+    return ", ".join(f"{term.name} {term.bytes / GIB:.1f}" for term in shown)

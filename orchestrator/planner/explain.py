@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from orchestrator.estimate.values import PhaseMemory, Term
-from orchestrator.planner.plan import Choice, Plan
+from orchestrator.planner.explain_tables import derivations, ranking, rejections, trades
+from orchestrator.planner.plan import Plan
 from topology.units import GIB, format_bytes, format_seconds
 
 _BAR = 24
-_RULE = "  "
 
 
 def explain(plan: Plan) -> str:
@@ -15,12 +15,12 @@ def explain(plan: Plan) -> str:
     blocks = [
         _head(plan),
         "\n".join([f"Chosen: {plan.chosen.strategy.label}", *(f"  {reason}" for reason in plan.reasons)]),
-        _ranking(plan),
+        ranking(plan),
+        *([rejections(plan)] if plan.rejected else []),
+        _memory(plan),
+        *([trades(plan)] if plan.trades else []),
+        *([derivations(plan)] if plan.knobs else []),
     ]
-    if plan.rejected:
-        lines = [f"  {rejection.strategy}: {rejection.reason}" for rejection in plan.rejected]
-        blocks.append("\n".join(["Rejected", *lines]))
-    blocks.append(_memory(plan))
     if plan.warnings:
         blocks.append("\n".join(["Warnings", *(f"  {warning}" for warning in plan.warnings)]))
     return "\n\n".join(blocks) + "\n"
@@ -39,28 +39,6 @@ def _head(plan: Plan) -> str:
                 f"({load.data_source}); rows cut at {plan.chosen.strategy.seq_len:,}"
             ),
         ]
-    )
-
-
-def _ranking(plan: Plan) -> str:
-    rows = [("step", "tokens/s", "device", "host", "strategy")]
-    rows += [_row(choice) for choice in plan.ranked]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
-    lines = [
-        "  " + _RULE.join([*(cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=True)), row[-1]])
-        for row in rows
-    ]
-    return "\n".join(["Strategies that fit, best first (memory per rank)", *lines])
-
-
-def _row(choice: Choice) -> tuple[str, str, str, str, str]:
-    estimate = choice.estimate
-    return (
-        format_seconds(estimate.step_seconds),
-        f"{estimate.tokens_per_second:,.0f}",
-        format_bytes(estimate.memory.device_bytes),
-        format_bytes(estimate.memory.host_bytes),
-        choice.strategy.label,
     )
 
 

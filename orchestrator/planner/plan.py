@@ -13,6 +13,7 @@ from orchestrator.config_codec import parse_config
 from orchestrator.errors import Problem, UserError
 from orchestrator.estimate.values import Estimate
 from orchestrator.planner.codec import MalformedError, decode, encode
+from orchestrator.planner.knobs import Knob
 from orchestrator.planner.strategy import Strategy
 
 SCHEMA: Final = 1
@@ -32,6 +33,25 @@ class Rejection:
 
     strategy: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trade:
+    """What a change of the chosen strategy would save and cost, per rank.
+
+    Attributes:
+        change: in words, and as the user would ask for it.
+        saved_bytes: of the device's peak; below 0 where it takes more.
+        step_seconds: of a step with the change.
+        time_percent: change of the time per token, in percent.
+        fits: whether it could be run.
+    """
+
+    change: str
+    saved_bytes: int
+    step_seconds: float
+    time_percent: float
+    fits: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +84,16 @@ class Plan:
         config: the resolved configuration as `dump_config` writes it.
         chosen: the best strategy that fits.
         ranked: all that fit, best first; the first is the chosen one.
-        rejected: the others.
+        rejected: the others, nearest to fitting first.
         reasons: why the choice, a sentence each.
         warnings: what the user should know.
         topology_fingerprint: of the machine that was planned for.
         device_kind: `gpu` or `cpu`.
         device_name: of the ranks' devices.
         machine: the machine in one line.
+        num_fit: how many ways to run fit; `ranked` holds the first of them.
+        trades: what memory costs: changes of the chosen strategy, best bargain first.
+        knobs: settings of the chosen engine, each with its derivation.
     """
 
     schema: int = SCHEMA
@@ -87,6 +110,9 @@ class Plan:
     device_name: str
     device_memory_bytes: int
     machine: str
+    num_fit: int = 0
+    trades: tuple[Trade, ...] = ()
+    knobs: tuple[Knob, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a choice that is not the best of those that fit."""

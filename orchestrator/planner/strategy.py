@@ -4,10 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.config import Checkpointing, Engine, Optimizer, Padding
+from orchestrator.config import Checkpointing, Engine, Offload, Optimizer, Padding
 from orchestrator.estimate.setting import Zero3Knobs
 
-__all__ = ["Strategy", "Zero3Knobs"]
+__all__ = ["Strategy", "Zero3Extras", "Zero3Knobs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zero3Extras:
+    """DeepSpeed settings that matter with several hosts or with NVMe; sizes count ELEMENTS of the stored dtype.
+
+    Attributes:
+        sub_group_size: elements of one optimizer sub-step.
+        hpz_partition_size: ranks that hold a second copy of the base among them; 1 for none.
+        mics_shard_size: ranks of a shard group that nothing else gathers from; -1 for all ranks.
+        param_buffer_count, param_buffer_size: host buffers that stage parameters from NVMe; 0 without NVMe.
+        optimizer_buffer_count: host buffers that stage optimizer state from NVMe; 0 without NVMe.
+    """
+
+    sub_group_size: int
+    hpz_partition_size: int = 1
+    mics_shard_size: int = -1
+    param_buffer_count: int = 0
+    param_buffer_size: int = 0
+    optimizer_buffer_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +48,8 @@ class Strategy:
         threads_per_process: CPU threads of a rank.
         zero3: the knobs when `engine` is zero3.
         seq_len: tokens a row is cut at.
+        part: which part of the machine this is.
+        extras: further settings when `engine` is zero3.
     """
 
     engine: Engine
@@ -51,6 +73,8 @@ class Strategy:
     packing: bool
     padding: Padding
     seq_len: int
+    part: str = ""
+    extras: Zero3Extras | None = None
 
     def __post_init__(self) -> None:
         """Reject strategies that no world could run."""
@@ -82,11 +106,23 @@ class Strategy:
     @property
     def label(self) -> str:
         """Short name for tables."""
-        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        offload = ""
-        if self.zero3 is not None:
-            offload = f", offload {self.zero3.offload_param.value}"
-        return (
-            f"{self.engine.value} on {ranks}{offload}, micro-batch {max(self.micro)} x {self.accumulation}, "
-            f"checkpointing {self.checkpointing.value}, {self.precision}"
-        )
+        copies = self.extras is not None and self.extras.hpz_partition_size > 1
+        who = ranks_label(self.engine, self.zero3, self.world_size, self.num_nodes, second_copy=copies)
+        micro = f"micro-batch {max(self.micro)} x {self.accumulation}"
+        return f"{who}, {micro}, checkpointing {self.checkpointing.value}, {self.precision}"
+
+
+def ranks_label(
+    engine: Engine, zero3: Zero3Knobs | None, world_size: int, num_nodes: int, *, second_copy: bool = False
+) -> str:
+    """Name engine, ranks and residency of a way to run."""
+    ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
+    if num_nodes > 1:
+        ranks += f" of {num_nodes} hosts"
+    offload = "" if zero3 is None else f", {residency_label(zero3.offload_param, zero3.offload_optimizer)}"
+    return f"{engine.value} on {ranks}{offload}" + (", a copy in each host" if second_copy else "")
+
+
+def residency_label(param: Offload, optimizer: Offload) -> str:
+    """Name where the base and the optimizer's state live between uses."""
+    return f"offload {param.value}" + ("" if param is optimizer else f" (optimizer {optimizer.value})")

@@ -131,7 +131,7 @@ def test_this_machine_is_examined_fast_and_without_torch() -> None:
     assert {item["severity"] for item in data["findings"]} <= {"ok", "note", "warning", "error"}
     assert {"driver", "versions", "shm", "memlock"} <= {item["check"] for item in data["findings"]}
     assert sum(data["counts"].values()) == len(data["findings"])
-    assert data["text"].splitlines()[-1].endswith("ok")
+    assert data["text"].splitlines()[-1].endswith(("ok", "before training"))
 
 
 def test_the_real_load_module_says_why_it_cannot_measure() -> None:
@@ -161,6 +161,59 @@ print(json.dumps([load.failure, load.bytes_per_second, load.generations, load.ar
     assert rate > 0
     assert set(generations) == {4}
     assert archs == ["sm_80", "compute_90"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "said"),
+    [
+        (
+            "raise ImportError('libcudart.so.13: cannot open shared object file')",
+            "torch failed",
+            "ImportError: libcudart",
+        ),
+        ("import os; os.kill(os.getpid(), 11)", "torch failed", "SIGSEGV) while it imported torch"),
+        ("cuda.is_available = lambda: False", "cuda failed", "sees no GPU GPU-1"),
+        (
+            "def init(): raise RuntimeError('driver is\\ntoo old')\ncuda.init, cuda.is_available = init, lambda: False",
+            "cuda failed",
+            "sees no GPU GPU-1: driver is too old",
+        ),
+        ("def empty(*_, **__): raise RuntimeError('CUDA out of memory. Tried to allocate')", "busy", "out of memory"),
+    ],
+)
+def test_the_real_load_module_names_stage_and_cause(tmp_path: Path, changes: str, kind: str, said: str) -> None:
+    (tmp_path / "torch.py").write_text(f"{TORCH}\n{changes}\n")
+    code = """
+import json
+from orchestrator.doctor.watch import watch
+load = watch("GPU-1", 0.1, sampler=lambda gpu: (_ for _ in ()))
+print(json.dumps([load.kind, load.failure]))
+"""
+    found, failure = python(code, PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
+    assert found == kind
+    assert said in failure
+
+
+def test_what_a_library_prints_does_not_get_between_the_lines(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(f"import os\nprint('hello' * 20000)\nos.write(1, b'x' * 100000)\n{TORCH}")
+    code = """
+import json
+from orchestrator.doctor.watch import watch
+load = watch("GPU-1", 0.1, sampler=lambda gpu: (_ for _ in ()))
+print(json.dumps([load.failure, load.bytes_per_second]))
+"""
+    failure, rate = python(code, PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
+    assert failure is None
+    assert rate > 0
+
+
+def test_a_library_that_is_none_is_a_driver_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "libnvidia-ml.so.1").touch()
+    data = python(EXAMINE, LD_LIBRARY_PATH=str(tmp_path))
+    (driver,) = (item for item in data["findings"] if item["check"] == "driver")
+    assert driver["severity"] == "error"
+    assert str(tmp_path) in driver["evidence"]
+    assert data["text"].splitlines()[-1].endswith("before training")
 
 
 def test_a_folder_of_the_user_does_not_shadow_the_load_module(tmp_path: Path) -> None:

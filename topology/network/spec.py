@@ -48,11 +48,15 @@ class NetworkSpec:
         ratio = self.oversubscription
         check(
             "a network description",
-            (negative(port) or port == 0, f"bytes_per_second {port} not above 0"),
+            (negative(port) or port == 0, f"bytes_per_second {port} not above 0 and up to 1e24"),
             (per_leaf is not None and per_leaf < 1, f"hosts_per_leaf {per_leaf} below 1"),
             (negative(ratio) or ratio < 1, f"oversubscription {ratio} not 1 or more"),
             (self.rails is not None and self.rails < 1, f"rails {self.rails} below 1"),
             (is_flat and per_leaf is not None, "hosts_per_leaf, but a flat network has one switch"),
+            (
+                self.kind is NetworkKind.leaf_spine and ratio > 1 and per_leaf is None,
+                f"oversubscription {ratio}, but all hosts share one leaf: give hosts_per_leaf",
+            ),
             (is_flat and ratio > 1, f"oversubscription {ratio}, but a flat network has no uplinks"),
             (self.kind is not NetworkKind.rail and self.rails is not None, f"rails on a {self.kind.value} network"),
         )

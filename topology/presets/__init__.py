@@ -22,6 +22,7 @@ __all__ = ["cpu_host", "preset", "preset_names"]
 
 _CPU: Final = "cpu"
 _MAX_NODES: Final = 65_536
+_MAX_HOSTS: Final = 4096  # as many as a snapshot may hold
 
 
 def preset(name: str, *, nodes: int = 1, network: NetworkSpec | None = None) -> Topology:
@@ -40,6 +41,10 @@ def preset(name: str, *, nodes: int = 1, network: NetworkSpec | None = None) -> 
     if not 1 <= nodes <= _MAX_NODES:
         remedy = f"give 1 to {_MAX_NODES}"
         raise TopologyError(asked=f"the preset topology {known!r}", found=f"{nodes} nodes", remedy=remedy)
+    hosts = nodes if known == _CPU else nodes * MACHINES[known].times * len(MACHINES[known].boxes())
+    if hosts > _MAX_HOSTS:
+        found, remedy = f"{nodes} nodes, which are {hosts} hosts", f"draw at most {_MAX_HOSTS} hosts"
+        raise TopologyError(asked=f"the preset topology {known!r}", found=found, remedy=remedy)
     if known != _CPU:
         return draw_machine(known, MACHINES[known], nodes, network)
     if nodes > 1:

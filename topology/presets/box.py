@@ -15,10 +15,13 @@ from topology.hardware import peak
 from topology.link_rates import nvlink_rate
 from topology.model import Device, DeviceKind, Host, Link, Nic, Pair, Pcie, Switch, SwitchKind, Topology
 from topology.pcie_tree import Chain, Hop, Member, PcieTree, pcie_labels, tree_from_chains
-from topology.units import GB, GIB
+from topology.tables.shown_memory import SHOWN_MIB
+from topology.units import GB, GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from topology.hardware import Peak
 
 _FIRST_GPU_BUS: Final = 0x10
 _FIRST_NIC_BUS: Final = 0x80
@@ -121,7 +124,7 @@ def _device(box: Box, at: int, place: str, fabric: str | None) -> Device:
         host=box.host,
         kind=DeviceKind.gpu,
         name=card.name,
-        memory_bytes=card.memory_gib * GIB if known is None else known.memory_bytes,
+        memory_bytes=_memory_bytes(card, known),
         numa=numa,
         pci=f"0000:{_FIRST_GPU_BUS + at:02x}:00.0",
         uuid=uuid,
@@ -222,3 +225,9 @@ def _pairs(box: Box, drawn: Topology) -> tuple[Pair, ...]:
         one, two = devices[a].id, devices[b].id
         pairs.append(Pair(a=one, b=two, kind=f"NV{count}" if count else labels[frozenset((one, two))]))
     return tuple(pairs)
+
+
+def _memory_bytes(card: Card, known: Peak | None) -> int:
+    if card.name in SHOWN_MIB:
+        return SHOWN_MIB[card.name] * MIB
+    return card.memory_gib * GIB if known is None else known.memory_bytes

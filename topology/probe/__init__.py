@@ -4,6 +4,7 @@ from topology.probe.assemble import assemble
 from topology.probe.files import read_topology
 from topology.probe.local import probe_host, read_machine
 from topology.probe.readings import MachineReadings, readings_from_json, readings_to_json
+from topology.probe.visible import visible_gpus
 
 __all__ = [
     "MachineReadings",
@@ -13,4 +14,5 @@ __all__ = [
     "read_topology",
     "readings_from_json",
     "readings_to_json",
+    "visible_gpus",
 ]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
+from topology.checks import printable
 from topology.model import Topology
 from topology.pcie_tree import pcie_labels
 from topology.probe.fabric import join, level_labels
 from topology.probe.gpu_devices import address_of, find_gpu, find_mig, has_mig, is_open
-from topology.probe.host_parts import cpu_slots, host_of, host_warnings, is_virtual
+from topology.probe.gpu_notes import left_out, level_notes
+from topology.probe.host_parts import MAX_DEVICES, cpu_slots, host_of, host_warnings, is_virtual
 from topology.probe.host_readings import DISPLAY, NVIDIA, NVSWITCH
 from topology.probe.p2p import p2p_warnings
 from topology.probe.pci_places import Bus, pcie_tree
-from topology.probe.visible import Slice, select_visible
+from topology.probe.printable import printable_readings
+from topology.probe.visible import visible_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,25 +29,27 @@ if TYPE_CHECKING:
     from topology.probe.readings import GpuReadings, HostReadings, MachineReadings, MigReadings, NvmlReadings
 
 _MAX_NAMED: Final = 16
+_BROKEN: Final = frozenset({"TIMEOUT", "CRASHED", "NOT_STARTED"})  # there is a driver, in a bad way
 
 
 def assemble(readings: MachineReadings, source: str = "probe") -> Topology:
     """Build the topology of one host: its visible GPUs, or without any a CPU slot per usable core."""
+    readings = printable_readings(readings)
     host, nvml = readings.host, readings.nvml
     name = host.name.value or "localhost"
     bus = Bus(host, is_virtual=is_virtual(host) is True)
     warnings = host_warnings(host)
-    chosen, notes = _visible(nvml)
+    chosen, told = visible_gpus(nvml)
     found = [_found(gpu, mig, host, name, bus) for gpu, mig in chosen]
-    warnings += [*notes, *(text for one in found for text in one.warnings)]
+    warnings += [*left_out(nvml), *told, *(text for one in found for text in one.warnings)]
     kept, notes = _kept(found)
     warnings += notes
     devices = tuple(kept) or cpu_slots(host, name)
     whole = host_of(host, name, devices)
-    tree = pcie_tree(name, host, bus, tuple(kept), level_labels(nvml.gpus, nvml.ancestors))
-    placed = [device.id for device in kept if bus.is_placed(device.pci)]
-    fabric = _fabric(kept, readings, _kernel_labels(placed, nvml, whole, tree), name)
-    warnings += [*tree.warnings, *fabric.warnings]
+    levels = level_labels(nvml.gpus, nvml.ancestors)
+    tree = pcie_tree(name, host, bus, tuple(kept), levels)
+    fabric = _fabric(kept, readings, _tree_labels(tuple(kept), levels, whole, tree), name)
+    warnings += [*level_notes(kept.values(), levels, _nvlinked(kept, fabric)), *tree.warnings, *fabric.warnings]
     warnings += p2p_warnings({gpu.index for gpu in kept.values() if not has_mig(gpu)}, nvml.p2p)
     warnings += _unseen(host, nvml)
     if not kept:
@@ -53,33 +59,9 @@ def assemble(readings: MachineReadings, source: str = "probe") -> Topology:
         links=(*fabric.links, *tree.links),
         pairs=fabric.pairs,
         switches=(*fabric.switches, *tree.switches),
-        warnings=tuple(dict.fromkeys(warnings)),
+        warnings=tuple(dict.fromkeys(printable(text) for text in warnings)),
         source=source,
     )
-
-
-def _visible(nvml: NvmlReadings) -> tuple[list[tuple[GpuReadings, MigReadings | None]], list[str]]:
-    # CUDA counts the GPUs it can open.
-    gpus = [gpu for gpu in nvml.gpus if is_open(gpu)]
-    notes = [
-        f"GPU {gpu.index}: left out, it cannot be opened ({gpu.uuid.error})" for gpu in nvml.gpus if not is_open(gpu)
-    ]
-    slices = [[_names(mig) for mig in gpu.mig_devices] if has_mig(gpu) else [] for gpu in gpus]
-    visible = select_visible([gpu.uuid.value for gpu in gpus], nvml.visible_devices, slices)
-    notes += visible.notes
-    by_index = nvml.visible_devices is not None and nvml.visible_devices[:1].isdecimal()
-    if by_index and len({gpu.name.value for gpu in gpus}) > 1 and nvml.device_order != "PCI_BUS_ID":
-        # NVML counts by PCI address, CUDA by default from the fastest card.
-        notes.append(
-            "CUDA_VISIBLE_DEVICES holds indices and the cards differ: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name UUIDs",
-        )
-    chosen = [(gpus[at], None if mig is None else gpus[at].mig_devices[mig]) for at, mig in visible.chosen]
-    return chosen, notes
-
-
-def _names(mig: MigReadings) -> Slice:
-    ids = (mig.gpu_instance.value, mig.compute_instance.value)
-    return Slice(uuid=mig.uuid.value, instances=None if None in ids else f"{ids[0]}/{ids[1]}")
 
 
 def _found(gpu: GpuReadings, mig: MigReadings | None, host: HostReadings, name: str, bus: Bus) -> Found:
@@ -99,19 +81,27 @@ def _kept(found: Sequence[Found]) -> tuple[dict[Device, GpuReadings], list[str]]
             notes.append(f"GPU {one.gpu.index}: its UUID {device.id} is another GPU's too")
             others = (device.pci, f"{device.host}/gpu{one.gpu.index}")
             device = replace(device, id=next((name for name in others if name and name not in taken), device.id))
+        if len(kept) == MAX_DEVICES:
+            notes.append(f"more than {MAX_DEVICES} devices: the others are left out")
+            break
         taken.add(device.id)
         kept[device] = one.gpu
     return kept, notes
 
 
-def _kernel_labels(
-    placed: Sequence[str], nvml: NvmlReadings, host: Host, tree: PcieTree
+def _tree_labels(
+    kept: Sequence[Device], levels: Mapping[frozenset[str], str], host: Host, tree: PcieTree
 ) -> Mapping[frozenset[str], str]:
-    # What the driver does not tell of these devices, the kernel's device paths do.
-    if not placed or all(row.level.value is not None for row in nvml.ancestors):
+    # What the driver does not tell of two GPUs, the kernel's device paths or NUMA nodes may.
+    addresses = dict.fromkeys(device.pci or "?" for device in kept)
+    if all(frozenset(ends) in levels for ends in combinations(addresses, 2)):
         return {}
-    labels = pcie_labels(Topology(hosts=(host,), links=tree.links, switches=tree.switches))
-    return {ends: label for ends, label in labels.items() if ends <= set(placed)}
+    return pcie_labels(Topology(hosts=(host,), links=tree.links, switches=tree.switches))
+
+
+def _nvlinked(kept: Mapping[Device, GpuReadings], fabric: Fabric) -> set[frozenset[str]]:
+    address = {device.id: device.pci or "?" for device in kept}
+    return {frozenset((address[pair.a], address[pair.b])) for pair in fabric.pairs if pair.is_nvlink}
 
 
 def _fabric(
@@ -152,6 +142,7 @@ def _no_gpu(readings: MachineReadings, num_visible: int, num_slots: int) -> str:
         reason = "no GPU visible: CUDA_VISIBLE_DEVICES hides them"
     if on_bus and not nvml.gpus:
         named = ", ".join(on_bus[:_MAX_NAMED])
-        reason += f", while {len(on_bus)} NVIDIA GPU(s) are on the PCI bus ({named}): load the driver, or give this "
-        reason += "container the devices"
+        reason += f", while {len(on_bus)} NVIDIA GPU(s) are on the PCI bus ({named})"
+        is_broken = nvml.driver_version.error in _BROKEN
+        reason += "" if is_broken else ": load the driver, or give this container the devices"
     return f"{reason}; {num_slots} CPU slot(s) stand in for GPUs"

@@ -57,6 +57,15 @@ def _too_large(asked: str, found: str) -> TopologyError:
     return TopologyError(asked=asked, found=f"{found}; a description has at most {MAX_BYTES}", remedy="give it alone")
 
 
+def _unmarked(content: bytes) -> str:
+    # UTF-16 of ASCII without its mark: every other byte is NUL, and no other is.
+    for start, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
+        zeros = content[start : 2**16 : 2]
+        if zeros and not any(zeros) and all(content[1 - start : 2**16 : 2]):
+            return encoding
+    return "utf-8"
+
+
 def text_of(content: bytes, asked: str) -> str:
     """Decode text: by its byte-order mark, else as UTF-8, else byte by byte where it holds no control characters.
 
@@ -67,7 +76,7 @@ def text_of(content: bytes, asked: str) -> str:
     for magic, what in _MAGIC:
         if content.startswith(magic):
             raise TopologyError(asked=asked, found=what, remedy="give a text file")
-    encoding = next((name for mark, name in _MARKS if content.startswith(mark)), "utf-8")
+    encoding = next((name for mark, name in _MARKS if content.startswith(mark)), None) or _unmarked(content)
     if encoding == "utf-8" and b"\x00" in content:
         line = content.count(b"\n", 0, content.index(b"\x00")) + 1
         raise TopologyError(asked=asked, found=f"line {line}: a NUL byte: binary data", remedy="give a text file")

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from topology.probe.kernel_values import ReadingAbsentError, read_text, whole
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 # v1 writes "no limit" as the largest page-aligned integer; no machine has an exbibyte.
 _NO_LIMIT: Final = 2**60
-
-
-class ReadingAbsentError(Exception):
-    """There is no value, and `code` is the reason: not a failure of the read itself."""
-
-    def __init__(self, *, code: str) -> None:
-        """Keep the code."""
-        self.code = code
-        super().__init__(code)
+_MAX_WHOLE: Final = 2**64 - 1
+_MAX_CORES: Final = 2**20  # a quota may exceed what the machine has, but not by thousands of times
+_MAX_LEVELS: Final = 128
 
 
 def cpu_quota_cores(root: Path) -> float:
@@ -35,12 +31,20 @@ def cpu_quota_cores(root: Path) -> float:
     quotas: list[float] = []
     for level in _levels(root, None):
         quota, _, period = (_text(level / "cpu.max") or "max").partition(" ")
-        quotas += [] if quota == "max" else [int(quota) / int(period)]
+        quotas += [] if quota == "max" else [_cores(quota, period)]
     for level in _levels(root, "cpu"):
         quota = _text(level / "cpu.cfs_quota_us") or "-1"
         period = _text(level / "cpu.cfs_period_us") or "100000"
-        quotas += [] if int(quota) <= 0 else [int(quota) / int(period)]
+        is_set = whole(quota, least=-_MAX_WHOLE, most=_MAX_WHOLE) > 0
+        quotas += [_cores(quota, period)] if is_set else []
     return _least(quotas)
+
+
+def _cores(quota: str, period: str) -> float:
+    cores = whole(quota, least=1, most=_MAX_WHOLE) / whole(period, least=1, most=_MAX_WHOLE)
+    if cores > _MAX_CORES:
+        raise ValueError
+    return cores
 
 
 def memory_limit_bytes(root: Path) -> int:
@@ -60,7 +64,7 @@ def memory_headroom_bytes(root: Path) -> int:
         ReadingAbsentError: `UNLIMITED`.
 
     """
-    return max(0, int(_least([limit - used for limit, used in _memory(root)])))
+    return int(_least([max(0, limit - used) for limit, used in _memory(root)]))
 
 
 def _memory(root: Path) -> Iterator[tuple[int, int]]:
@@ -72,11 +76,12 @@ def _memory(root: Path) -> Iterator[tuple[int, int]]:
     for controller, limit_name, use_name, idle_name in names:
         for level in _levels(root, controller):
             limit = _text(level / limit_name) or "max"
-            if limit == "max" or int(limit) >= _NO_LIMIT:
+            if limit == "max" or whole(limit, least=1, most=_MAX_WHOLE) >= _NO_LIMIT:
                 continue
             rows = (line.split() for line in _text(level / "memory.stat").splitlines())
-            idle = {row[0]: int(row[1]) for row in rows if row}.get(idle_name, 0)
-            yield int(limit), int(_text(level / use_name) or "0") - idle
+            idle = next((whole(row[1], most=_MAX_WHOLE) for row in rows if row[:1] == [idle_name]), 0)
+            used = whole(_text(level / use_name) or "0", most=_MAX_WHOLE)
+            yield whole(limit, most=_MAX_WHOLE), max(0, used - idle)
 
 
 def _levels(root: Path, controller: str | None) -> Iterator[Path]:
@@ -92,15 +97,15 @@ def _levels(root: Path, controller: str | None) -> Iterator[Path]:
             mount = base / names if (base / names).is_dir() else base / controller
         else:
             continue
-        parts = [part for part in path.split("/") if part not in {"", ".."}]
+        parts = [part for part in path.split("/") if part not in {"", ".."}][:_MAX_LEVELS]
         yield from (mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1))
 
 
 def _text(path: Path) -> str:
     # The root group has no limit files, and a level may be hidden: both read as nothing.
     try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
+        return read_text(path)
+    except (OSError, ValueError):  # the last is a path with a zero byte
         return ""
 
 

@@ -16,6 +16,7 @@ from topology.checks import normal_pci
 from topology.link_rates import nvlink_rate
 from topology.model import Link, Pair, Switch, SwitchKind
 from topology.pcie_tree import table_source
+from topology.probe.p2p import name_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +62,7 @@ def level_labels(gpus: Sequence[GpuReadings], ancestors: Sequence[AncestorReadin
     for row in ancestors:
         a, b = address.get(row.a_index), address.get(row.b_index)
         label = _LABELS.get(row.level.value) if row.level.value is not None else None
-        if a is not None and b is not None and label is not None:
+        if a is not None and b is not None and a != b and label is not None:
             labels[frozenset((a, b))] = label
     return labels
 
@@ -82,6 +83,7 @@ def join(
     ports = {name: _ports(gpu, gpu_addresses, switch_addresses) for name, gpu in gpus.items()}
     levels = {frozenset((row.a_index, row.b_index)): row.level for row in ancestors}
     pairs, links, warnings = [], [], _port_warnings(gpus, ports)
+    unread: dict[str, list[str]] = {}
     for a, b in combinations(gpus, 2):
         direct = _direct(gpus[a], gpus[b], ports[a], ports[b])
         switched = min(ports[a].to_switch, ports[b].to_switch)
@@ -95,9 +97,13 @@ def join(
         kind = f"NV{count}" if count else _label(gpus[a], gpus[b], level) or tree_labels.get(frozenset((a, b)))
         if kind is None:
             code = "never asked" if level is None else level.error or f"level {level.value}"
-            warnings.append(f"GPU {gpus[a].index} - GPU {gpus[b].index}: topology level unreadable ({code})")
+            unread.setdefault(code, []).append(f"GPU {gpus[a].index} - GPU {gpus[b].index}")
         else:
             pairs.append(Pair(a=a, b=b, kind=kind))
+    num_pairs = len(pairs) + sum(map(len, unread.values()))
+    warnings += [
+        f"{name_pairs(names, num_pairs)}: topology level unreadable ({code})" for code, names in unread.items()
+    ]
     switches, up = _switch_links(ports, host)
     return Fabric(links=(*links, *up), pairs=tuple(pairs), switches=switches, warnings=tuple(warnings))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from topology.codec import from_json
+from topology.complete import completed
 from topology.errors import TopologyError
 from topology.hosts import split_hosts
 from topology.judge import contradictions, judged
@@ -69,12 +70,13 @@ def _is_apart(found: Topology) -> bool:
 
 def _folder(path: Path, network: NetworkSpec | None, asked: str) -> Topology:
     try:
-        entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+        entries = sorted(entry for entry in path.iterdir() if not _is_passed_over(entry, path))
         files = [(entry, _in_folder(entry)) for entry in entries if entry.name != _NETWORK_FILE]
     except OSError as error:
         raise TopologyError(asked=asked, found=str(error), remedy="give a folder that can be read") from error
     if not files or len(files) > _MAX_FILES:
-        raise TopologyError(asked=asked, found=f"{len(files)} files in the folder", remedy=_FORMATS)
+        found = f"{len(files)} files in the folder; 1 to {_MAX_FILES} are read"
+        raise TopologyError(asked=asked, found=found, remedy=_FORMATS)
     hosts, problems = [], []
     for entry, file in files:
         try:
@@ -87,9 +89,22 @@ def _folder(path: Path, network: NetworkSpec | None, asked: str) -> Topology:
         remedy = "correct these files, or take them out of the folder"
         raise TopologyError(asked=asked, problems=tuple(told), remedy=remedy)
     if network is None and (path / _NETWORK_FILE).is_file():
-        content = read_bounded(path / _NETWORK_FILE, asked)
-        network = network_from_json(_json(text_of(content, asked), asked))
+        network = _network_of(path / _NETWORK_FILE, asked)
     return merge(hosts, network)
+
+
+def _is_passed_over(entry: Path, folder: Path) -> bool:
+    # A link to the folder itself, or to one around it, would count its hosts twice.
+    inside = folder.resolve()
+    return entry.name.startswith(".") or (entry.is_dir() and entry.resolve() in {inside, *inside.parents})
+
+
+def _network_of(path: Path, asked: str) -> NetworkSpec:
+    try:
+        return network_from_json(_json(text_of(read_bounded(path, asked), asked), asked))
+    except TopologyError as error:
+        problems = tuple(f"{path.name}: {problem}" for problem in error.problems)
+        raise TopologyError(asked=asked, problems=problems, remedy=error.remedy) from error
 
 
 def _in_folder(entry: Path) -> Path:
@@ -120,10 +135,14 @@ def _read(content: bytes, host: str, name: str, matrix: int | None, asked: str) 
     text = text_of(content, asked)
     if not _JSON.match(text) and smi.recognises(text):
         return smi.read_smi(text, host=host, matrix=matrix)
+    why = None if _JSON.match(text) else smi.failure_of(text)
+    if why is not None:
+        remedy = "mend this on that machine, then record `nvidia-smi topo -m` again"
+        raise TopologyError(asked=asked, found=why, remedy=remedy)
     data = _json(text, asked)
     if isinstance(data, dict) and data.get("schema") == READINGS_SCHEMA:
         return assemble(readings_from_json(data), source=f"readings {name}")
-    return from_json(data)
+    return completed(from_json(data))
 
 
 def _json(text: str, asked: str) -> Any:  # noqa: ANN401 - whatever JSON holds

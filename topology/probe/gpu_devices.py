@@ -9,6 +9,7 @@ from topology.checks import normal_pci
 from topology.hardware import peak
 from topology.model import Device, DeviceKind, Pcie
 from topology.probe.host_parts import kernel_list
+from topology.probe.host_readings import MAX_NODE
 from topology.probe.pci_places import pcie_or_none
 from topology.units import format_bytes
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _ENABLED: Final = 1
 _JOINED: Final = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
+_MAX_MEMORY_BYTES: Final = 2**50
+_MAX_MILLIWATTS: Final = 10**8
 _NO_CLUSTER: Final = frozenset("0-")
 
 
@@ -64,7 +67,8 @@ def find_gpu(gpu: GpuReadings, host: HostReadings, host_name: str, bus: Bus) -> 
     }
     faults = [f"{what} ({reading.error})" for what, reading in named.items() if reading.error is not None]
     warnings = [f"{label}: unreadable: {', '.join(faults)}"] if faults else []
-    memory_bytes = gpu.memory_total_bytes.value
+    memory_bytes, free_bytes, notes = _memory(gpu, label)
+    warnings += notes
     if memory_bytes is None and (known := peak(gpu.name.value or "")) is not None:
         memory_bytes = known.memory_bytes
         warnings.append(f"{label}: memory {format_bytes(memory_bytes)} taken from the {known.source}")
@@ -72,9 +76,9 @@ def find_gpu(gpu: GpuReadings, host: HostReadings, host_name: str, bus: Bus) -> 
         _common(gpu, host, host_name, bus),
         id=gpu.uuid.value or address_of(gpu) or f"{host_name}/gpu{gpu.index}",
         memory_bytes=memory_bytes,
-        uuid=gpu.uuid.value,
+        uuid=gpu.uuid.value or None,
         index=gpu.index,
-        free_memory_bytes=gpu.memory_free_bytes.value,
+        free_memory_bytes=free_bytes,
         power_limit_watts=_watts(gpu.power_limit_milliwatts.value),
         mig=None if gpu.mig_mode.value is None else False,
         fabric=_fabric(gpu),
@@ -91,18 +95,30 @@ def find_mig(gpu: GpuReadings, mig: MigReadings, host: HostReadings, host_name: 
     if len(faults) == len(readings):
         told = f"{label}: left out, it cannot be opened ({mig.uuid.error})"
         return Found(device=None, gpu=bare, warnings=(told,))
+    memory_bytes, free_bytes, notes = _memory(mig, label)
     parent = gpu.uuid.value or address_of(gpu) or f"{host_name}/gpu{gpu.index}"
     device = replace(
         _common(gpu, host, host_name, bus),
         id=mig.uuid.value or f"{parent}/mig{mig.slot}",
         name=mig.name.value or f"{gpu.name.value or 'unknown GPU'} MIG",
-        memory_bytes=mig.memory_total_bytes.value,
-        uuid=mig.uuid.value,
-        free_memory_bytes=mig.memory_free_bytes.value,
+        memory_bytes=memory_bytes,
+        uuid=mig.uuid.value or None,
+        free_memory_bytes=free_bytes,
         mig=True,
         parent=parent,
     )
-    return Found(device=device, gpu=bare, warnings=(f"{label}: unreadable: {', '.join(faults)}",) if faults else ())
+    warnings = (f"{label}: unreadable: {', '.join(faults)}",) if faults else ()
+    return Found(device=device, gpu=bare, warnings=(*warnings, *notes))
+
+
+def _memory(readings: GpuReadings | MigReadings, label: str) -> tuple[int | None, int | None, list[str]]:
+    # Total, free, and what to tell: a driver in a bad way fills in zeros or all ones without an error.
+    total, free = readings.memory_total_bytes.value, readings.memory_free_bytes.value
+    if total is not None and not 0 < total < _MAX_MEMORY_BYTES:
+        return None, None, [f"{label}: a memory of {total} bytes is not believed"]
+    if free is not None and not 0 <= free <= (_MAX_MEMORY_BYTES if total is None else total):
+        return total, None, [f"{label}: free memory of {free} bytes is not believed"]
+    return total, free, []
 
 
 def _common(gpu: GpuReadings, host: HostReadings, host_name: str, bus: Bus) -> Device:
@@ -117,10 +133,15 @@ def _common(gpu: GpuReadings, host: HostReadings, host_name: str, bus: Bus) -> D
         memory_bytes=None,
         numa=numa,
         pci=address,
-        compute_capability=gpu.compute_capability.value,
+        compute_capability=_capability(gpu),
         pcie=_pcie(gpu, bus),
         cpus=kernel_list(near or ()),
     )
+
+
+def _capability(gpu: GpuReadings) -> tuple[int, int] | None:
+    found = gpu.compute_capability.value
+    return None if found is None or min(found) < 0 else found
 
 
 def _numa(gpu: GpuReadings, host: HostReadings, bus: Bus) -> int | None:
@@ -133,9 +154,9 @@ def _numa(gpu: GpuReadings, host: HostReadings, bus: Bus) -> int | None:
     if nodes:
         return nodes[0]
     memory = gpu.memory_nodes.value or ()
-    if len(memory) == 1:
+    if len(memory) == 1 and 0 <= memory[0] <= MAX_NODE:
         return memory[0]
-    return gpu.numa.value if gpu.numa.value is not None and gpu.numa.value >= 0 else None
+    return gpu.numa.value if gpu.numa.value is not None and 0 <= gpu.numa.value <= MAX_NODE else None
 
 
 def _pcie(gpu: GpuReadings, bus: Bus) -> Pcie | None:
@@ -155,7 +176,7 @@ def _pcie(gpu: GpuReadings, bus: Bus) -> Pcie | None:
 
 
 def _watts(milliwatts: int | None) -> float | None:
-    return milliwatts / 1000 if milliwatts else None
+    return milliwatts / 1000 if milliwatts and 0 < milliwatts < _MAX_MILLIWATTS else None
 
 
 def _fabric(gpu: GpuReadings) -> str | None:

@@ -106,6 +106,7 @@ class NvmlReadings:
     """All GPUs the driver shows, hidden ones included: `visible_devices` is applied when assembling.
 
     `unavailable` is one line saying why there is nothing, or None; `cuda_version` is 1000 x major + 10 x minor.
+    `count` is the driver's own number of GPUs, of which no more than 256 are read.
     `visible_devices` and `device_order` are the texts of CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, None where unset.
     """
 
@@ -117,3 +118,4 @@ class NvmlReadings:
     device_order: str | None = None
     p2p: tuple[P2pReadings, ...] = ()
     cuda_version: Reading[int] = NOT_READ
+    count: Reading[int] = NOT_READ

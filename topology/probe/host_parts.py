@@ -24,6 +24,7 @@ _HYPERVISORS: Final = (
     *("amazon ec2", "google compute engine", "openstack", "alibaba cloud", "rhev", "ovirt", "nutanix ahv"),
     *("hvm domu", "firecracker", "cloud hypervisor", "digitalocean", "apple virtualization"),
 )
+MAX_DEVICES: Final = 1024  # of one host: more are refused when a topology is read back
 _BARE: Final = ".metal"  # Amazon's product name of a whole machine, from the same vendor
 
 
@@ -61,8 +62,8 @@ def host_of(host: HostReadings, name: str, devices: tuple[Device, ...]) -> Host:
 
 
 def cpu_slots(host: HostReadings, host_name: str) -> tuple[Device, ...]:
-    """Build a device of one core for each usable core; they share the host's memory equally."""
-    cpus, cores = host.cpus.value or (), usable_cores(host)
+    """Build a device of one core for each usable core, up to 1024; they share the host's memory equally."""
+    cpus, slots = host.cpus.value or (), min(usable_cores(host), MAX_DEVICES)
     node_of = {cpu: node.node for node in host.numa_nodes for cpu in node.cpus.value or ()}
     features = tuple(sorted(_FEATURES.intersection(host.cpu_flags.value or ())))
     memory_bytes, free_bytes = _memory_bytes(host), _available_bytes(host)
@@ -72,14 +73,14 @@ def cpu_slots(host: HostReadings, host_name: str) -> tuple[Device, ...]:
             host=host_name,
             kind=DeviceKind.cpu,
             name=host.cpu_name.value or "unknown CPU",
-            memory_bytes=None if memory_bytes is None else memory_bytes // cores,
+            memory_bytes=None if memory_bytes is None else memory_bytes // slots,
             numa=node_of.get(cpus[slot]) if slot < len(cpus) else None,
             index=slot,
             cores=1,
             features=features,
-            free_memory_bytes=None if free_bytes is None else free_bytes // cores,
+            free_memory_bytes=None if free_bytes is None else free_bytes // slots,
         )
-        for slot in range(cores)
+        for slot in range(slots)
     )
 
 

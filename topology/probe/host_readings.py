@@ -12,6 +12,7 @@ Cpus = tuple[int, ...]
 NVIDIA: Final = 0x10DE  # a PCI vendor id
 DISPLAY: Final = 0x03  # the PCI base class of VGA and 3D controllers
 NVSWITCH: Final = 0x0680  # the PCI class and subclass of an NVSwitch: a bridge of no known kind
+MAX_NODE: Final = 1023  # NUMA nodes of the largest kernels
 
 # What a recording made before a reading existed holds in its place.
 NOT_READ: Final[Reading[Any]] = Reading(source="never asked", error="NOT_READ")

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from topology.probe.cgroup import ReadingAbsentError
+from topology.probe.kernel_values import ReadingAbsentError, read_text, whole, word
 from topology.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+__all__ = ["attempt", "is_there", "read_text", "read_whole", "read_word", "then"]
+
 P = ParamSpec("P")
 V = TypeVar("V")
 W = TypeVar("W")
-
-_MAX_BYTES: Final = 16 * 2**20  # /proc/cpuinfo of some thousand processors is the largest by far
 
 
 def attempt(source: str, read: Callable[P, V], *args: P.args, **kwargs: P.kwargs) -> Reading[V]:
@@ -27,7 +27,8 @@ def attempt(source: str, read: Callable[P, V], *args: P.args, **kwargs: P.kwargs
         return Reading(source=source, error=absent.code)
     except OSError as error:
         return Reading(source=source, error=errno.errorcode.get(error.errno or 0, "OSERROR"))
-    except (ValueError, LookupError, RuntimeError):  # the last is what a loop of links makes of `resolve`
+    except (ValueError, LookupError, ArithmeticError, RuntimeError):
+        # The last is what a loop of links makes of `resolve`.
         return Reading(source=source, error="MALFORMED")
 
 
@@ -42,19 +43,13 @@ def is_there(path: Path) -> bool:
     """Whether the path exists; one that may not be looked at does not."""
     try:
         return path.exists()
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 
-def read_text(path: Path) -> str:
-    """Read a file of the kernel, without the white space around it."""
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        return stream.read(_MAX_BYTES).strip()
-
-
-def read_integer(path: Path) -> int:
-    """Read a file that holds one number, decimal or with 0x."""
-    return int(read_text(path), 0)
+def read_whole(path: Path, *, least: int = 0, most: int) -> int:
+    """Read a file that holds one whole number, decimal or with 0x."""
+    return whole(read_text(path), least=least, most=most)
 
 
 def read_word(path: Path) -> str:
@@ -64,7 +59,4 @@ def read_word(path: Path) -> str:
         ReadingAbsentError: `EMPTY`.
 
     """
-    text = read_text(path)
-    if not text:
-        raise ReadingAbsentError(code="EMPTY")
-    return text
+    return word(read_text(path))

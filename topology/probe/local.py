@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from topology.judge import judged
 from topology.probe.assemble import assemble
-from topology.probe.nvml import read_nvml
+from topology.probe.nvml_process import read_nvml_apart
 from topology.probe.readings import MachineReadings
 from topology.probe.sysfs import read_host
 
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 
 def read_machine(root: Path = Path("/"), environment: Mapping[str, str] | None = None) -> MachineReadings:
-    """Take the raw readings of this host; `environment` is the process's own unless given."""
-    nvml = read_nvml(os.environ if environment is None else environment)
+    """Take the raw readings of this host; `environment` is the process's own unless given.
+
+    The driver is asked in another process, for 20 s at most unless TRAINMASTER_NVML_SECONDS says otherwise.
+    """
+    nvml = read_nvml_apart(os.environ if environment is None else environment)
     addresses = tuple(gpu.pci.value for gpu in nvml.gpus if gpu.pci.value is not None)
     return MachineReadings(host=read_host(root, addresses), nvml=nvml)
 

@@ -1,44 +1,63 @@
-"""What the PCI ids of a topology file are called."""
+"""What the GPUs of a topology file are called, and the memory that follows from it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+
+from topology.checks import printable
+from topology.hardware import peak
+from topology.tables.pci_ids import AMD, NVIDIA, NVIDIA_BOARDS, NVIDIA_MEMORY_GIB
+from topology.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from topology.probe.nccl_tree import Element
 
-_NVIDIA: Final = "0x10de"
-_VENDORS: Final[Mapping[str, str]] = {_NVIDIA: "NVIDIA", "0x1002": "AMD", "0x1d94": "Hygon"}
-# NVIDIA device ids and the names NVML gives them (pci.ids 2026.08.22); other ids keep their number.
-_NAMES: Final[Mapping[str, str]] = {
-    "0x1db1": "Tesla V100-SXM2-16GB",
-    "0x1db4": "Tesla V100-PCIE-16GB",
-    "0x1db5": "Tesla V100-SXM2-32GB",
-    "0x1db6": "Tesla V100-PCIE-32GB",
-    "0x1eb8": "Tesla T4",
-    "0x20b0": "NVIDIA A100-SXM4-40GB",
-    "0x20b2": "NVIDIA A100-SXM4-80GB",
-    "0x20b5": "NVIDIA A100 80GB PCIe",
-    "0x20f1": "NVIDIA A100-PCIE-40GB",
-    "0x2235": "NVIDIA A40",
-    "0x2236": "NVIDIA A10",
-    "0x2237": "NVIDIA A10G",
-    "0x26b9": "NVIDIA L40S",
-    "0x27b8": "NVIDIA L4",
-    "0x2330": "NVIDIA H100 80GB HBM3",
-    "0x2331": "NVIDIA H100 PCIe",
-    "0x2335": "NVIDIA H200",
-    "0x2901": "NVIDIA B200",
-}
+_NVIDIA: Final = "10de"
+_AMD: Final = "1002"
+_VENDORS: Final[Mapping[str, str]] = {_NVIDIA: "NVIDIA", _AMD: "AMD", "1d94": "Hygon"}
 
 
 def gpu_name(pci: Element) -> str:
-    """Return what NVML calls the GPU of a PCI function, or its numbers where they are in no table."""
-    vendor, device = ((pci.get(key) or "").lower() for key in ("vendor", "device"))
-    if vendor == _NVIDIA and device in _NAMES:
-        return _NAMES[device]
+    """Return what the driver calls the GPU of a PCI function, or its numbers where they are in no table."""
+    told = next(
+        (name for gpu in pci.inside("gpu") if (name := gpu.attributes.get("trainmaster_name", "")).strip()), None
+    )
+    if told is not None:
+        return printable(told)
+    vendor, device, board = (_number(pci, key) for key in ("vendor", "device", "subsystem_device"))
+    known = {_NVIDIA: NVIDIA_BOARDS.get((device, board), NVIDIA.get(device)), _AMD: AMD.get(device)}.get(vendor)
+    if known is not None:
+        return known
     if not vendor or not device:
         return "unknown GPU"
-    return f"{_VENDORS.get(vendor, vendor)} GPU {vendor.removeprefix('0x')}:{device.removeprefix('0x')}"
+    return f"{_VENDORS.get(vendor, '0x' + vendor)} GPU {vendor}:{device}"
+
+
+def gpu_memory_bytes(pci: Element, name: str) -> int | None:
+    """Return the memory that this package wrote into the file, or a table's; None where neither has it.
+
+    Where this package wrote a name and no memory, it was unknown.
+    """
+    told = told_memory_bytes(pci)
+    if told is not None or _told_name(pci) is not None:
+        return told
+    size = NVIDIA_MEMORY_GIB.get(_number(pci, "device")) if _number(pci, "vendor") == _NVIDIA else None
+    known = peak(name, None if size is None else size * GIB)
+    return None if known is None else known.memory_bytes
+
+
+def told_memory_bytes(pci: Element) -> int | None:
+    """Return the memory that this package wrote into the file."""
+    return next((int(text) for gpu in pci.inside("gpu") if (text := gpu.get("trainmaster_memory_bytes"))), None)
+
+
+def _told_name(pci: Element) -> str | None:
+    return next(
+        (name for gpu in pci.inside("gpu") if (name := gpu.attributes.get("trainmaster_name", "")).strip()), None
+    )
+
+
+def _number(pci: Element, key: str) -> str:
+    return (pci.get(key) or "").lower().removeprefix("0x")

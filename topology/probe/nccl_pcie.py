@@ -29,7 +29,6 @@ _GEN1: Final = 2.5
 _GENERATIONS: Final[Mapping[float, int]] = {5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 _SPEED: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?) ?GT/s")
 _LINKED: Final = (Role.gpu, Role.nic, Role.switch)
-_NO_BUS: Final = "ffff:"  # the domain of switches that have no address, in files written for virtual machines
 _PIX, _PXB, _PHB, _NODE, _SYS = 10, 20, 30, 40, 50  # NVML's levels
 
 
@@ -57,15 +56,15 @@ def pcie_of(element: Element) -> Pcie | None:
 def level(a: Place, b: Place) -> int:
     """Return NVML's level of two functions of one host.
 
-    The file has no host bridges: two functions on one bus certainly share theirs (PHB); for other roots of one NUMA
-    node the longer way (NODE) holds.
+    Functions of one host bridge, told by the file or by a common bus, are PHB; for other roots of one NUMA node the
+    longer way (NODE) holds.
     """
     if a.cpu != b.cpu:
         return _SYS
     shared = sum(1 for x, y in zip(a.path, b.path, strict=False) if x == y)
     if shared:
         return _PIX if len(a.path) == len(b.path) == shared else _PXB
-    return _PHB if _bus(a) is not None and _bus(a) == _bus(b) else _NODE
+    return _PHB if a.bridge is not None and a.bridge == b.bridge else _NODE
 
 
 def pcie_parts(places: Places) -> PcieParts:
@@ -109,15 +108,22 @@ def _gigatransfers(element: Element) -> float | None:
     return float(found[1]) if found else None
 
 
-def _bus(place: Place) -> str | None:
-    return None if place.top.startswith(_NO_BUS) else place.top.rsplit(":", 1)[0]
-
-
 def _bridges(places: Places) -> dict[str, str]:
-    # A host bridge for each bus that two or more functions right below a CPU share, by the ids of these.
-    tops = [(place, (place.cpu.id, _bus(place))) for place in places.of(*_LINKED) if not place.path]
-    counts = Counter(key for _, key in tops if key[1] is not None)
-    return {place.id: f"{place.cpu.host}/bridge{key[1]}" for place, key in tops if counts[key] > 1}
+    # The ids of the host bridges above functions right below a CPU. One that only the bus tells, and of one function,
+    # would tell nothing. Under a second CPU, which an edited file may have, it is another.
+    tops = [(place, (place.cpu.id, place.bridge)) for place in places.of(*_LINKED) if not place.path]
+    counts = Counter(key for _, key in tops)
+    ids: dict[tuple[str, str | None], str] = {}
+    taken: dict[str, int] = {}
+    found = {}
+    for place, key in tops:
+        if key[1] is None or (counts[key] == 1 and "trainmaster_bridge" not in place.element.attributes):
+            continue
+        if key not in ids:
+            turn = taken[key[1]] = taken.get(key[1], -1) + 1
+            ids[key] = f"{place.cpu.host}/{key[1]}" + (f".{turn}" if turn else "")
+        found[place.id] = ids[key]
+    return found
 
 
 def _links(places: Places, bridges: Mapping[str, str], shared: frozenset[str]) -> Iterator[Link]:

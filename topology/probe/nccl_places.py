@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from topology.checks import doubles, normal_pci
 from topology.probe.nccl_cpus import Cpu, cpus_of
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from topology.probe.nccl_tree import Element
+
+
+_NO_BUS: Final = "ffff:"  # the domain of switches that have no address, in files written for virtual machines
 
 
 class Role(Enum):
@@ -29,7 +32,10 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One PCI function: `path` are the ids above it, the topmost first; `top` is the address below the CPU."""
+    """One PCI function: `path` are the ids above it, the topmost first; `bridge` names the host bridge above them.
+
+    The file has no host bridges, but functions on one bus certainly share one, and this package writes theirs.
+    """
 
     element: Element
     id: str
@@ -38,7 +44,7 @@ class Place:
     cpu: Cpu
     parent: str
     path: tuple[str, ...]
-    top: str
+    bridge: str | None
 
     @property
     def pci_class(self) -> str | None:
@@ -152,9 +158,16 @@ def _functions(pci: Element, cpu: Cpu, above: Place | None, seen: Counter[tuple[
         cpu=cpu,
         parent=cpu.id if above is None else above.id,
         path=() if above is None else (*above.path, above.id),
-        top=address if above is None else above.top,
+        bridge=_bridge(pci, address) if above is None else above.bridge,
     )
     return [place, *(below for child in pci.inside("pci") for below in _functions(child, cpu, place, seen))]
+
+
+def _bridge(pci: Element, address: str) -> str | None:
+    told = pci.attributes.get("trainmaster_bridge")
+    if told is not None:
+        return told.strip() or None
+    return None if address.startswith(_NO_BUS) else f"bridge{address.rsplit(':', 1)[0]}"
 
 
 def _role(pci: Element) -> Role:
@@ -219,6 +232,7 @@ def _distinct(ports: Sequence[Port]) -> tuple[Port, ...]:
 
 def _twice(places: Sequence[Place], ports: Sequence[Port]) -> list[str]:
     told = [(f"the GPU {place.address}", place.cpu.host, place.element) for place in places if place.role is Role.gpu]
+    told += [(f"the GPU {uuid}", place.cpu.host, place.element) for place in places if (uuid := _uuid(place))]
     told += [(f"the port {port.name}:{_number(port)}", port.cpu.host, port.net) for port in ports if port.net]
     problems = []
     seen: dict[tuple[str, str], int] = {}
@@ -227,6 +241,10 @@ def _twice(places: Sequence[Place], ports: Sequence[Port]) -> list[str]:
             problems.append(f"line {element.line}: {what} again, first on line {seen[what, host]}")
         seen.setdefault((what, host), element.line)
     return problems
+
+
+def _uuid(place: Place) -> str | None:
+    return None if place.gpu is None else place.gpu.get("trainmaster_uuid")
 
 
 def _misfits(place: Place) -> list[str]:

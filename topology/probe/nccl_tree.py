@@ -2,12 +2,12 @@
 
 Grammar (NVIDIA/nccl src/graph/xml.cc, 2.4 to 2.30): system holds cpu; cpu holds pci and nic; pci holds pci, gpu, nic
 and pcilink; gpu holds nvlink, c2c and (RCCL) xgmi; nic holds net. Elements of other names are skipped, as NCCL does.
+`trainmaster_*` attributes are this package's own: NCCL and RCCL read no attributes but those they ask for by name.
 A file may come from anyone: no document type, no entities, and limits on size, depth and number of elements.
 """
 
 from __future__ import annotations
 
-import codecs
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -15,9 +15,12 @@ from xml.parsers import expat
 
 from topology.checks import normal_pci
 from topology.errors import TopologyError
+from topology.probe.nccl_extract import find_system
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from topology.probe.nccl_extract import Found
 
 # Real files are under 1 MiB: NCCL itself stops at 4096 elements and real PCI trees are some ten levels deep.
 MAX_BYTES: Final = 2 * 2**20
@@ -26,13 +29,6 @@ _MAX_ELEMENTS: Final = 8192
 _MAX_ATTRIBUTES: Final = 64
 _MAX_VALUE: Final = 1024
 _MAX_PROBLEMS: Final = 20
-# The longer ones first: UTF-32 begins as UTF-16 does.
-_MARKS: Final = (
-    (codecs.BOM_UTF32_LE, "UTF-32"),
-    (codecs.BOM_UTF32_BE, "UTF-32"),
-    (codecs.BOM_UTF16_LE, "UTF-16"),
-    (codecs.BOM_UTF16_BE, "UTF-16"),
-)
 _UTF8: Final = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
 _WIDE: Final = re.compile(r"utf-?(?:16|32)|ucs|iso-10646", re.IGNORECASE)
 _VERSIONS: Final = frozenset({"1", "2"})  # NCCL, RCCL
@@ -66,11 +62,14 @@ _PATTERNS: Final[Mapping[tuple[str, str], re.Pattern[str]]] = {
         ("cpu", "familyid"): _WHOLE,
         ("cpu", "modelid"): _WHOLE,
         ("pci", "class"): _HEX,
+        ("pci", "trainmaster_bridge"): r"(?:(?:bridge|pci)[\w.:-]{0,80})?",
         ("pci", "link_width"): r"\d{0,3}",
         ("gpu", "dev"): _WHOLE,
         ("gpu", "rank"): _WHOLE,
         ("gpu", "sm"): r"\d{1,4}",
         ("gpu", "mlopart"): _WHOLE,
+        ("gpu", "trainmaster_memory_bytes"): r"\d{1,15}",
+        ("gpu", "trainmaster_uuid"): r"[\w./:-]{1,120}",
         ("nvlink", "target"): r"[0-9a-fA-F:.]+",
         ("nvlink", "count"): r"\d{1,3}",
         ("nvlink", "tclass"): _HEX,
@@ -125,27 +124,36 @@ def refusal(*problems: str) -> TopologyError:
     return TopologyError(
         asked="an NCCL or RCCL topology file (XML)",
         problems=told,
-        remedy="give the whole file that NCCL_TOPO_DUMP_FILE wrote on that machine",
+        remedy="give the whole XML file that NCCL_TOPO_DUMP_FILE wrote on that machine",
     )
 
 
 def read_document(content: bytes) -> Document:
-    """Read the bytes of a topology file.
+    """Read the bytes of a topology file, or of a text that has one inside.
 
     Raises:
         TopologyError: with line and reason, if it is cut off, too large, no topology or against the grammar.
 
     """
-    if len(content) > MAX_BYTES:
-        raise refusal(f"line 1: {len(content)} bytes, more than the {MAX_BYTES} a topology file may have")
-    _check_encoding(content)
-    builder = _Builder(is_ascii=content.isascii())
     try:
-        root = builder.read(content)
+        found = find_system(content)
+    except UnicodeDecodeError as error:
+        raise refusal(f"line 1: marked as {error.encoding.upper()} text, but not: {error.reason}") from None
+    if len(found.content) > MAX_BYTES:
+        text = f"{len(found.content)} bytes, more than the {MAX_BYTES} a topology file may have"
+        raise refusal(f"line {found.first_line}: {text}")
+    if found.again is not None:
+        text = f"another XML <system> element, which differs from that on line {found.first_line}"
+        raise refusal(f"line {found.again}: {text}: give a file with one of them")
+    _check_encoding(found)
+    builder = _Builder(found)
+    try:
+        root = builder.read()
     except expat.ExpatError as error:
         where = f"; the input ends or breaks inside <{builder.innermost}>" if builder.innermost else ""
         reason = expat.ErrorString(error.code)
-        raise refusal(f"line {error.lineno}: not well formed ({reason}){where}") from None
+        line = error.lineno + found.first_line - 1
+        raise refusal(f"line {line}: XML not well formed ({reason}){where}") from None
     if not root.children:
         raise refusal(f"line {root.line}: <system> without any <cpu>")
     problems = tuple(problem for element in root.walk() for problem in _faults(element))
@@ -154,13 +162,10 @@ def read_document(content: bytes) -> Document:
     return Document(root=root, skipped=tuple(builder.skipped))
 
 
-def _check_encoding(content: bytes) -> None:
-    found = next((name for mark, name in _MARKS if content.startswith(mark)), None)
-    if found is not None:
-        raise refusal(f"line 1: {found} text; topology files are ASCII or UTF-8")
-    at = content.find(b"\0")
+def _check_encoding(found: Found) -> None:
+    at = found.content.find(b"\0")
     if at >= 0:
-        line = content.count(b"\n", 0, at) + 1
+        line = found.content.count(b"\n", 0, at) + found.first_line
         raise refusal(f"line {line}: a NUL byte (binary data, or text of two or four bytes a character)")
 
 
@@ -184,8 +189,11 @@ def _faults(element: Element) -> Iterator[str]:
 class _Builder:
     # Expat's handlers. An exception raised in one ends the parse at once, so no limit is overrun by more than one.
 
-    def __init__(self, *, is_ascii: bool) -> None:
-        self._is_ascii = is_ascii
+    def __init__(self, found: Found) -> None:
+        self._found = found
+        # What was decoded here names the encoding it had before.
+        self._is_any = found.is_decoded
+        self._is_ascii = found.content.isascii()
         self.skipped: dict[str, None] = {}
         self._open: list[tuple[str, int, dict[str, str], list[Element]]] = []
         self._skipping = 0
@@ -206,14 +214,14 @@ class _Builder:
         """The element that is open now, or nothing."""
         return self._open[-1][0] if self._open else ""
 
-    def read(self, content: bytes) -> Element:
-        self._parser.Parse(content, True)  # noqa: FBT003 - expat takes it by position only
+    def read(self) -> Element:
+        self._parser.Parse(self._found.content, True)  # noqa: FBT003 - expat takes it by position only
         assert self._root is not None  # noqa: S101 - expat has refused a document without root
         return self._root
 
     @property
     def _line(self) -> int:
-        return self._parser.CurrentLineNumber
+        return self._parser.CurrentLineNumber + self._found.first_line - 1
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         self._num_elements += 1
@@ -249,12 +257,12 @@ class _Builder:
 
     def _text(self, text: str) -> None:
         if not self._skipping and text.strip():
-            raise refusal(f"line {self._line}: text between elements: {text.strip()[:40]!r}")
+            raise refusal(f"line {self._line}: text between XML elements: {text.strip()[:40]!r}")
 
     def _declaration(self, _: str, encoding: str | None, __: int) -> None:
         # What is ASCII reads the same in every one-byte encoding, so that its name does not matter.
         name = encoding or "utf-8"
-        if name.lower() not in _UTF8 and (not self._is_ascii or _WIDE.match(name)):
+        if not self._is_any and name.lower() not in _UTF8 and (not self._is_ascii or _WIDE.match(name)):
             raise refusal(f"line {self._line}: the encoding {name[:40]!r}; topology files are ASCII or UTF-8")
 
     def _doctype(self, *_: object) -> None:

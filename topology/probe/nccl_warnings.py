@@ -7,20 +7,30 @@ from typing import TYPE_CHECKING
 from topology.probe.nccl_places import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from topology.model import Device, Nic
     from topology.probe.nccl_places import Places, Port
 
 
-def memory_warnings(devices: Sequence[Device]) -> list[str]:
-    """Tell whose memory is unknown or a table's."""
+def no_gpus(places: Places) -> list[str]:
+    """Tell that there is no GPU, since a machine without is seldom what the file is of."""
+    if places.of(Role.gpu):
+        return []
+    unclassed = sum(place.pci_class is None for place in places.of(Role.unknown))
+    if unclassed:
+        text = "function(s) without a class, of which NCCL finds the kind on the machine"
+        return [f"no GPU is classed in this file: {unclassed} {text}"]
+    return ["no GPU is in this file"]
+
+
+def memory_warnings(devices: Sequence[Device], told: Collection[str]) -> list[str]:
+    """Tell whose memory is unknown or a table's; `told` are the GPUs whose memory the file has."""
     unknown = [device.id for device in devices if device.memory_bytes is None]
+    guessed = [device.id for device in devices if device.memory_bytes is not None and device.id not in told]
     warnings = ["the file tells no host memory, and the CPUs of no other NUMA nodes than it lists"]
-    if len(unknown) < len(devices):
-        warnings.append(
-            f"the file tells no GPU memory: {len(devices) - len(unknown)} GPU(s) have the table's, by PCI id"
-        )
+    if guessed:
+        warnings.append(f"the file tells no GPU memory: {len(guessed)} GPU(s) have the table's, by PCI id")
     if unknown:
         warnings.append(f"the memory of {len(unknown)} GPU(s) is unknown: {_listed(unknown)}")
     return warnings

@@ -1,7 +1,8 @@
 """NCCL and RCCL topology files -> Topology. Pure: the bytes in, a machine or a refusal out.
 
 The file tells PCI trees, NVLink and XGMI counts and network ports. It tells neither the memory of a GPU or host nor
-host bridges: the first are unknown (or a table's) with a warning, the second are never guessed to be shared.
+host bridges, unless this package wrote it: the first are unknown (or a table's) with a warning, the second are never
+guessed to be shared.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from topology.hardware import peak
 from topology.model import Device, DeviceKind, Host, Link, Nic, Switch, SwitchKind, Topology
+from topology.probe.nccl_extract import recognises
 from topology.probe.nccl_links import join_gpus
-from topology.probe.nccl_names import gpu_name
+from topology.probe.nccl_names import gpu_memory_bytes, gpu_name, told_memory_bytes
 from topology.probe.nccl_pcie import pcie_of, pcie_parts
 from topology.probe.nccl_places import Places, Role, find_places
 from topology.probe.nccl_tree import read_document, refusal
-from topology.probe.nccl_warnings import left_out, memory_warnings, port_warnings
+from topology.probe.nccl_warnings import left_out, memory_warnings, no_gpus, port_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from topology.probe.nccl_pcie import PcieParts
     from topology.probe.nccl_places import Place, Port
 
+__all__ = ["parse_nccl_xml", "recognises"]
+
 _MEGABIT_BYTES: Final = 125_000
 # Above any port there is; libfabric providers (cxi) have been seen to write kilobits.
 _MAX_MEGABITS: Final = 10_000_000
@@ -33,29 +36,10 @@ _MAX_GPUS: Final = 256
 _MAX_PAIRS: Final = _MAX_GPUS * (_MAX_GPUS - 1) // 2
 _MAX_CPUS: Final = 64
 _RDMA: Final = re.compile(r"(?:mlx\d|bnxt_re|irdma|roce|rocep|ibp|hns_|erdma|mana_)", re.IGNORECASE)
-_BEFORE_ROOT: Final = re.compile(rb"(?:\s+|<\?[^>]{0,200}\?>)*")
-_ROOT: Final = re.compile(rb"<system\s[^<>]*\bversion\s*=")
-
-
-def recognises(content: bytes) -> bool:
-    """Whether the first element is `system`, as in a topology file: comments may come before it."""
-    text = content[: 2**16].removeprefix(b"\xef\xbb\xbf")
-    at = _skip(text, 0)
-    while text.startswith(b"<!--", at):
-        end = text.find(b"-->", at)
-        if end < 0:
-            return False
-        at = _skip(text, end + 3)
-    return _ROOT.match(text, at) is not None
-
-
-def _skip(text: bytes, at: int) -> int:
-    match = _BEFORE_ROOT.match(text, at)
-    return at if match is None else match.end()
 
 
 def parse_nccl_xml(content: bytes, *, host: str) -> Topology:
-    """Read the bytes of a topology file of NCCL or RCCL.
+    """Read the bytes of a topology file of NCCL or RCCL, or of text that has one inside.
 
     It is the machine of one host, or where NCCL wrote a NVLink domain of several, of HOST-0, HOST-1 and so on.
 
@@ -75,7 +59,8 @@ def parse_nccl_xml(content: bytes, *, host: str) -> Topology:
         hosts = tuple(_in_domain(made, host, links) for made in hosts)
     devices = [device for made in hosts for device in made.devices]
     warnings = [
-        *memory_warnings(devices),
+        *no_gpus(places),
+        *memory_warnings(devices, {place.id for place in places.of(Role.gpu) if _is_told(place)}),
         *left_out(places, document.skipped),
         *_told(hosts, [fabric.warnings for fabric in fabrics]),
         *_told(hosts, [tree.warnings for tree in trees]),
@@ -118,6 +103,10 @@ def _one_host(places: Places, name: str) -> tuple[Host, Fabric, PcieParts]:
     return host, join_gpus(gpus, [device.name for device in devices], name), tree
 
 
+def _is_told(place: Place) -> bool:
+    return told_memory_bytes(place.element) is not None
+
+
 def _order(place: Place) -> int:
     index = _index(place)
     return 2**31 if index is None else index
@@ -130,15 +119,15 @@ def _index(place: Place) -> int | None:
 
 def _device(place: Place) -> Device:
     name = gpu_name(place.element)
-    known = peak(name)
     return Device(
         id=place.id,
         host=place.cpu.host,
         kind=DeviceKind.gpu,
         name=name,
-        memory_bytes=None if known is None else known.memory_bytes,
+        memory_bytes=gpu_memory_bytes(place.element, name),
         numa=place.cpu.numa,
         pci=place.address,
+        uuid=place.gpu.get("trainmaster_uuid") if place.gpu is not None else None,
         index=_index(place),
         compute_capability=place.compute_capability,
         pcie=pcie_of(place.element),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from topology.probe.cgroup import ReadingAbsentError
 from topology.probe.host_readings import NicReadings
 from topology.probe.kernel_files import attempt, is_there, read_text, read_word
+from topology.probe.kernel_values import ReadingAbsentError, positive, whole, word
 from topology.probe.pci import address_of, numa_of
 from topology.reading import Reading
 
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MEGABIT_BYTES: Final = 125_000
+_NO_SPEED: Final = frozenset({"-1", "0", "4294967295"})  # SPEED_UNKNOWN, signed and not
+_MAX_MEGABITS: Final = 10**8  # of one port: a hundred times the fastest there is
+_MAX_NICS: Final = 512
 _IPOIB: Final = "32"
 
 
 def read_nics(root: Path) -> tuple[NicReadings, ...]:
     """Read all network interfaces with a device behind them, and all RDMA ports."""
-    return (*_ethernet(root), *_infiniband(root))
+    return (*_ethernet(root), *_infiniband(root))[:_MAX_NICS]
 
 
 def _ethernet(root: Path) -> list[NicReadings]:
@@ -39,10 +42,10 @@ def _ethernet(root: Path) -> list[NicReadings]:
 
 
 def _ethernet_rate(path: Path) -> float:
-    speed = int(read_text(path / "speed"))
-    if speed <= 0:
+    text = read_text(path / "speed")
+    if text in _NO_SPEED:
         raise ReadingAbsentError(code="UNKNOWN_SPEED")
-    return float(speed * _MEGABIT_BYTES)
+    return float(whole(text, least=1, most=_MAX_MEGABITS) * _MEGABIT_BYTES)
 
 
 def _infiniband(root: Path) -> list[NicReadings]:
@@ -65,14 +68,14 @@ def _infiniband(root: Path) -> list[NicReadings]:
 
 def _state(port: Path) -> str:
     # "4: ACTIVE"; empty is malformed.
-    return read_text(port / "state").rpartition(":")[2].split()[0]
+    return word(read_text(port / "state").rpartition(":")[2].split()[0])
 
 
 def _infiniband_rate(port: Path) -> float:
     # "200 Gb/sec (4X HDR)".
     if _state(port) != "ACTIVE":
         raise ReadingAbsentError(code="PORT_DOWN")
-    return float(read_text(port / "rate").split()[0]) * 1e9 / 8
+    return positive(read_text(port / "rate").split()[0], most=_MAX_MEGABITS / 1e3) * 1e9 / 8
 
 
 def _interface(device: Path, number: str) -> str:

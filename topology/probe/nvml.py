@@ -6,6 +6,7 @@ its NVLink state still tells its memory.
 
 from __future__ import annotations
 
+import os
 import sys
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 from topology.probe.gpu_readings import AncestorReadings, NvmlReadings, P2pReadings
 from topology.probe.nvml_calls import Caller, text_of
 from topology.probe.nvml_gpu import read_gpu
+from topology.probe.nvml_library import LIBRARY, find_library
 from topology.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LIBRARY: Final = "libnvidia-ml.so.1"
 _MAX_GPUS: Final = 256
+_MAX_TEXT: Final = 500
 # NVML_P2P_CAPS_INDEX_*; by number, since the first of these names is bound to a tuple in pynvml 13.
 _READ, _WRITE, _NVLINK, _ATOMICS = range(4)
 _CUDA_VERSION: Final = ("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion")
@@ -28,18 +30,20 @@ _CUDA_VERSION: Final = ("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaD
 def read_nvml(environment: Mapping[str, str], library: Any = None) -> NvmlReadings:  # noqa: ANN401 - a module
     """Read all GPUs the driver shows; without a driver, an empty result with one line saying so.
 
+    A library that hangs or crashes does so here: `nvml_process` is for those who must go on.
+
     `library` stands in for the `pynvml` module; without it the real one is imported, and only when the driver's
     library is there, since the import alone takes tens of milliseconds.
     """
     if library is None:
         library, reason = _load()
         if library is None:
-            return _nothing(environment, reason)
+            return no_driver(environment, reason)
     call = Caller(library)
     # nvmlInit returns nothing, so its success is made a value.
     initialised = call.read("nvmlInit", then=lambda _: True)
     if initialised.error is not None:
-        return _nothing(environment, f"NVML does not start ({initialised.error})")
+        return no_driver(environment, f"NVML does not start ({initialised.error})")
     try:
         return _read_all(call, environment)
     finally:
@@ -51,9 +55,9 @@ def _load() -> tuple[Any, str]:
         import ctypes  # with it, the cheap question comes before the slow import
 
         try:
-            ctypes.CDLL(_LIBRARY)
-        except OSError:
-            return None, f"{_LIBRARY} not found"
+            ctypes.CDLL(LIBRARY)
+        except OSError as error:
+            return None, _why_not(str(error))
     try:
         import pynvml  # slow, and useless without a driver
     except ImportError:
@@ -61,7 +65,17 @@ def _load() -> tuple[Any, str]:
     return pynvml, ""
 
 
-def _nothing(environment: Mapping[str, str], reason: str) -> NvmlReadings:
+def _why_not(words: str) -> str:
+    path = find_library(os.environ)
+    if path is None:
+        return f"{LIBRARY} not found"
+    if "No such file" in words:
+        return f"the loader does not take {path}: it is for another processor, a link to nothing, or off the path"
+    return f"{path} cannot be loaded: {words.removeprefix(f'{path}: ')}"[:_MAX_TEXT]
+
+
+def no_driver(environment: Mapping[str, str], reason: str) -> NvmlReadings:
+    """Return the readings of a host whose driver cannot be asked, for this reason."""
     return NvmlReadings(
         driver_version=Reading(source="nvmlSystemGetDriverVersion", error="NO_DRIVER"),
         unavailable=f"no NVIDIA driver: {reason}",
@@ -73,10 +87,13 @@ def _nothing(environment: Mapping[str, str], reason: str) -> NvmlReadings:
 def _read_all(call: Caller, environment: Mapping[str, str]) -> NvmlReadings:
     count = call.read("nvmlDeviceGetCount")
     handles = [call.read("nvmlDeviceGetHandleByIndex", index) for index in range(min(count.value or 0, _MAX_GPUS))]
-    pairs = list(combinations(enumerate(handles), 2))
+    # A GPU that cannot be opened answers nothing about its pairs either.
+    opened = [(index, handle) for index, handle in enumerate(handles) if handle.error is None]
+    pairs = list(combinations(opened, 2))
     return NvmlReadings(
         driver_version=call.read("nvmlSystemGetDriverVersion", then=text_of),
         cuda_version=call.first(_CUDA_VERSION),
+        count=count,
         gpus=tuple(read_gpu(call, index, handle) for index, handle in enumerate(handles)),
         ancestors=tuple(
             AncestorReadings(a_index=a, b_index=b, level=call.read("nvmlDeviceGetTopologyCommonAncestor", one, other))

@@ -33,10 +33,11 @@ def p2p_warnings(indices: Collection[int], readings: Sequence[P2pReadings]) -> l
         ]
         if told:
             off.setdefault(", ".join(told), []).append(f"GPU {row.a_index} - GPU {row.b_index}")
-    return [f"{_pairs(names, len(own))}: no peer-to-peer: {why}" for why, names in off.items()]
+    return [f"{name_pairs(names, len(own))}: no peer-to-peer: {why}" for why, names in off.items()]
 
 
-def _pairs(names: Sequence[str], num_pairs: int) -> str:
+def name_pairs(names: Sequence[str], num_pairs: int) -> str:
+    """Name some of `num_pairs` pairs: the first few, or all of them in one word."""
     if len(names) == num_pairs > _MAX_NAMED:
         return f"all {num_pairs} GPU pairs"
     more = f" and {len(names) - _MAX_NAMED} more pairs" if len(names) > _MAX_NAMED else ""

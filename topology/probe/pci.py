@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from topology.checks import normal_pci
-from topology.probe.cgroup import ReadingAbsentError
-from topology.probe.host_readings import DISPLAY, NVIDIA, NVSWITCH, PciReadings
-from topology.probe.kernel_files import attempt, is_there, read_integer, read_text
+from topology.probe.host_readings import DISPLAY, MAX_NODE, NVIDIA, NVSWITCH, PciReadings
+from topology.probe.kernel_files import attempt, is_there, read_text, read_whole
+from topology.probe.kernel_values import ReadingAbsentError, positive
 from topology.reading import Reading
 
 if TYPE_CHECKING:
@@ -20,6 +20,12 @@ _HOST_BRIDGE: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _SPEED: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?) ?GT/s")
 _NO_WIDTH: Final = frozenset({0, 0xFF})  # what the kernel prints where the function does not say
 _MAX_FUNCTIONS: Final = 4096
+_MAX_ID: Final = 0xFFFF
+_MAX_CLASS: Final = 0xFFFFFF
+_MAX_WIDTH: Final = 32
+_MAX_SPEED_GT: Final = 256.0  # PCIe 8.0
+_MAX_DEPTH: Final = 64
+_NO_NODE: Final = frozenset({"-1", "4294967295"})  # NUMA_NO_NODE, signed and not
 
 
 def read_functions(root: Path, addresses: Iterable[str]) -> tuple[PciReadings, ...]:
@@ -41,8 +47,8 @@ def nvidia_functions(root: Path) -> tuple[str, ...]:
     found = []
     for name in names:
         # Most functions are of others: one file each is enough to leave them out.
-        if attempt("vendor", read_integer, base / name / "vendor").value == NVIDIA:
-            code = attempt("class", read_integer, base / name / "class").value
+        if attempt("vendor", _id, base / name / "vendor").value == NVIDIA:
+            code = attempt("class", _class, base / name / "class").value
             is_one = code is not None and (code >> 16 == DISPLAY or code >> 8 == NVSWITCH)
             found += [name] if is_one and normal_pci(name) == name else []
     return tuple(found)
@@ -67,9 +73,22 @@ def numa_of(root: Path, device: Path) -> Reading[int]:
     """Read the NUMA node of a device directory."""
     path = device / "numa_node"
     source = f"/{path.relative_to(root)}" if path.is_relative_to(root) else str(path)
-    node = attempt(source, read_integer, path)
+    return attempt(source, _node, path)
+
+
+def _node(path: Path) -> int:
     # The kernel writes -1 where the firmware does not say.
-    return Reading(source=source, error="NO_NODE") if node.value is not None and node.value < 0 else node
+    if read_text(path) in _NO_NODE:
+        raise ReadingAbsentError(code="NO_NODE")
+    return read_whole(path, most=MAX_NODE)
+
+
+def _id(path: Path) -> int:
+    return read_whole(path, most=_MAX_ID)
+
+
+def _class(path: Path) -> int:
+    return read_whole(path, most=_MAX_CLASS)
 
 
 def _function(root: Path, address: str) -> PciReadings:
@@ -82,9 +101,9 @@ def _function(root: Path, address: str) -> PciReadings:
         address=address,
         numa=numa_of(root, path),
         above=attempt(source, _above, path),
-        vendor_id=attempt(f"{source}/vendor", read_integer, path / "vendor"),
-        device_id=attempt(f"{source}/device", read_integer, path / "device"),
-        class_code=attempt(f"{source}/class", read_integer, path / "class"),
+        vendor_id=attempt(f"{source}/vendor", _id, path / "vendor"),
+        device_id=attempt(f"{source}/device", _id, path / "device"),
+        class_code=attempt(f"{source}/class", _class, path / "class"),
         max_speed_gt=attempt(f"{source}/max_link_speed", _speed, path / "max_link_speed"),
         max_width=attempt(f"{source}/max_link_width", _width, path / "max_link_width"),
         speed_gt=attempt(f"{source}/current_link_speed", _speed, path / "current_link_speed"),
@@ -99,7 +118,10 @@ def _above(path: Path) -> tuple[str, ...]:
     tops = [at for at, part in enumerate(parts) if _HOST_BRIDGE.fullmatch(part)]
     if not tops:
         raise ReadingAbsentError(code="NO_HOST_BRIDGE")
-    return (parts[tops[-1]], *(part for part in parts[tops[-1] + 1 : -1] if normal_pci(part) == part))
+    above = (parts[tops[-1]], *(part for part in parts[tops[-1] + 1 : -1] if normal_pci(part) == part))
+    if len(above) > _MAX_DEPTH:
+        raise ValueError
+    return above
 
 
 def _speed(path: Path) -> float:
@@ -107,11 +129,13 @@ def _speed(path: Path) -> float:
     match = _SPEED.match(read_text(path))
     if match is None:
         raise ReadingAbsentError(code="UNKNOWN_SPEED")
-    return float(match[1])
+    return positive(match[1], most=_MAX_SPEED_GT)
 
 
 def _width(path: Path) -> int:
-    width = read_integer(path)
+    width = read_whole(path, most=_MAX_ID)
     if width in _NO_WIDTH:
         raise ReadingAbsentError(code="UNKNOWN_WIDTH")
+    if width > _MAX_WIDTH:
+        raise ValueError
     return width

@@ -7,10 +7,21 @@ host bridge, and each upstream port with the downstream port below it is one swi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
 from topology.model import Device, Link, Pcie, Switch, SwitchKind
-from topology.pcie_tree import PORT, VIRTUAL, Chain, Hop, Member, PcieTree, tree_from_chains, tree_from_labels
+from topology.pcie_tree import (
+    BETWEEN,
+    PORT,
+    VIRTUAL,
+    Chain,
+    Hop,
+    Member,
+    PcieTree,
+    tree_from_chains,
+    tree_from_labels,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,6 +121,7 @@ def pcie_tree(
 ) -> PcieTree:
     """Build the PCIe tree of a host; `levels` are nvidia-smi's labels of GPU addresses, for where /sys is silent.
 
+    What neither places is not in the tree: a place made up for it would be read back as a label.
     NICs and MIG devices that share an adapter or a GPU are ports of it.
     """
     sole = host.numa_nodes[0].node if len(host.numa_nodes) == 1 else None
@@ -123,18 +135,53 @@ def pcie_tree(
     slots: dict[str, list[_End]] = {}
     for end in (*gpus, *(nics if by_chain else ())):
         slots.setdefault(end.address.rpartition(".")[0], []).append(end)
-    members = [(_member(name, ends), ends[0].address) for ends in slots.values()]
+    places = [_Place(member=_member(name, ends), ends=ends) for ends in slots.values()]
     if by_chain:
-        tree = tree_from_chains(name, [bus.chain(*member, name) for member in members], host.cpu_name.value)
+        places = [place for place in places if bus.is_placed(place.address)]
+        chains = [bus.chain(place.member, place.address, name) for place in places]
+        tree = tree_from_chains(name, chains, host.cpu_name.value)
     else:
-        labels = {
-            (a.id, b.id): levels[frozenset((one, other))]
-            for at, (b, other) in enumerate(members)
-            for a, one in members[:at]
-            if frozenset((one, other)) in levels
-        }
-        tree = tree_from_labels(name, [member for member, _ in members], labels, host.cpu_name.value)
-    return _with_ports(name, tree, [ends for ends in slots.values() if len(ends) > 1], host.nics)
+        places, labels = _labelled(places, levels)
+        tree = tree_from_labels(name, [place.member for place in places], labels, host.cpu_name.value)
+    return _with_ports(name, tree, [place.ends for place in places if len(place.ends) > 1], host.nics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    # One slot: a member of the tree, and the ends that share it.
+    member: Member
+    ends: list[_End]
+
+    @property
+    def address(self) -> str:
+        return self.ends[0].address
+
+
+def _labelled(
+    places: Sequence[_Place], levels: Mapping[frozenset[str], str]
+) -> tuple[list[_Place], dict[tuple[str, str], str]]:
+    # The places of which every two have a label, and these labels. One without a label to some of the others could
+    # be anywhere among them.
+    labels: dict[tuple[str, str], str] = {}
+    missing: dict[int, set[int]] = {at: set() for at in range(len(places))}
+    for (i, a), (j, b) in combinations(enumerate(places), 2):
+        nodes = (a.member.numa, b.member.numa)
+        label = levels.get(frozenset((a.address, b.address)))
+        if label is None and None not in nodes and nodes[0] != nodes[1]:
+            label = BETWEEN
+        if label is None:
+            missing[i].add(j)
+            missing[j].add(i)
+        else:
+            labels[a.member.id, b.member.id] = label
+    while any(missing.values()):
+        worst = max(missing, key=lambda at: (len(missing[at]), at))
+        for other in missing.pop(worst):
+            missing[other].discard(worst)
+    # One that is left alone has no label at all.
+    kept = [places[at] for at in sorted(missing)] if len(missing) > 1 or len(places) == 1 else []
+    ids = {place.member.id for place in kept}
+    return kept, {ends: label for ends, label in labels.items() if ids.issuperset(ends)}
 
 
 def _or(value: int | None, other: int | None) -> int | None:

@@ -18,6 +18,7 @@ from topology.probe.host_readings import NOT_READ, Cpus, HostReadings, NicReadin
 from topology.probe.readings_codec import decode, encode
 
 __all__ = [
+    "LIMITS",
     "NOT_READ",
     "READINGS_SCHEMA",
     "AncestorReadings",
@@ -39,7 +40,7 @@ __all__ = [
 READINGS_SCHEMA: Final = "trainmaster.readings/1"
 _MAX_PROBLEMS: Final = 20
 # More than any machine has, and few enough that assembling, which looks at every pair, stays fast.
-_LIMITS: Final = {
+LIMITS: Final = {
     "gpus": 256,
     "nvlinks": 64,
     "mig_devices": 16,
@@ -75,7 +76,7 @@ def readings_from_json(data: object) -> MachineReadings:
     if not isinstance(data, dict) or data.get("schema") != READINGS_SCHEMA:
         raise TopologyError(asked=asked, found=f"no schema {READINGS_SCHEMA!r}", remedy=remedy)
     rest = {key: value for key, value in data.items() if key != "schema"}
-    readings, problems = decode(MachineReadings, rest, _LIMITS)
+    readings, problems = decode(MachineReadings, rest, LIMITS)
     if readings is None:
         more = len(problems) - _MAX_PROBLEMS
         told = (*problems[:_MAX_PROBLEMS], *((f"and {more} more",) if more > 0 else ()))

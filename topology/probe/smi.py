@@ -9,6 +9,7 @@ from topology.errors import TopologyError
 from topology.model import Topology
 from topology.probe.smi_build import SOURCE, built, checked
 from topology.probe.smi_clean import ASKED, MAX_PROBLEMS, check_is_text, failure
+from topology.probe.smi_failures import failure_of
 from topology.probe.smi_hosts import MAX_HOSTS, split_hosts
 from topology.probe.smi_several import Chosen, choose
 from topology.probe.smi_text import recognises
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from topology.probe.smi_hosts import HostText
 
-__all__ = ["parse_smi", "parse_smi_hosts", "parse_smi_matrices", "read_smi", "recognises"]
+__all__ = ["failure_of", "parse_smi", "parse_smi_hosts", "parse_smi_matrices", "read_smi", "recognises"]
 
 _MAX_HOSTS_CHARS: Final = 4 << 20  # a thousand hosts of eight GPUs and ten NICs have some 3.2 million
 _MAX_HOSTS_LINES: Final = 64_000

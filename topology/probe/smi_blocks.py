@@ -17,6 +17,7 @@ from topology.probe.smi_lines import (
     TITLE_WORDS,
     cells_of,
     header_parts,
+    is_prose,
     listed,
     row_words,
 )
@@ -53,6 +54,7 @@ class Block:
     names: tuple[str, ...]
     columns: tuple[str, ...]
     command: str | None = None
+    is_after_words: bool = False
     rows: dict[str, Row] = field(default_factory=dict)
     legend: dict[str, str] = field(default_factory=dict)
     explained: set[str] = field(default_factory=set)
@@ -63,25 +65,33 @@ def blocks_of(page: Page) -> tuple[list[Block], list[str]]:
     """Find every header with its rows and legend; the second value names rows without a header."""
     blocks: list[Block] = []
     orphans: list[str] = []
-    command = None
+    command, is_after_words = None, False
     at = 0
     while at < len(page.lines):
         line = page.lines[at]
         block = _header(page, at)
         if block is not None:
-            block.command = command
+            block.command, block.is_after_words = command, is_after_words
             blocks.append(block)
             at = _read_rows(page, at + block.num_lines, block)
-            command = None if block.rows else command
+            if block.rows:
+                command = None
+            else:
+                is_after_words = is_after_words or _is_after_words(line, blocks)
             continue
         asked = _COMMAND.search(line)
         command = command if asked is None else "-mp" if "p" in asked[1] else "-m"
+        is_after_words = is_after_words or _is_after_words(line, blocks)
         if is_gpu_row(line) and len(orphans) < MAX_PROBLEMS:
             orphans.append(f"line {page.number(at)}: a row of a matrix without the header above it")
         elif blocks:
             _read_legend(line, blocks[-1])
         at += 1
     return blocks, orphans
+
+
+def _is_after_words(line: str, blocks: Sequence[Block]) -> bool:
+    return is_prose(line) and any(block.rows for block in blocks)
 
 
 def is_gpu_row(line: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from topology.hardware import peak
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from topology.probe.smi_several import Chosen
     from topology.probe.smi_text import SmiMatrix
 
+# Ids that devices and switches of a host have; a NIC may have any name.
+_TAKEN: Final = re.compile(r"(?:cpu|gpu|bridge)\d+|pcie\d+(?:\.up)?|node[\d?]\S*|nvswitch\d*")
+_LEFT_OUT: Final = re.compile(
+    r"^\W{0,16}(NICs left out, as their places are not known: \S[^\r\n]{0,400})", re.MULTILINE
+)
 SOURCE: Final = "nvidia-smi topo text"
 UNKNOWN_GPU: Final = "unknown GPU"
 _UNKNOWN: Final = "the text tells no names, memory or PCI addresses; they stay unknown"
@@ -51,6 +57,10 @@ def _nic_names(matrix: SmiMatrix) -> dict[int, str]:
     return {at: legend.get(name, name) for at, name in enumerate(matrix.names) if at not in gpus}
 
 
+def _nic_id(host: str, name: str) -> str:
+    return f"{host}/{name} (NIC)" if _TAKEN.fullmatch(name) else f"{host}/{name}"
+
+
 def _index(matrix: SmiMatrix, at: int) -> int:
     return int(matrix.names[at].removeprefix("GPU"))
 
@@ -61,7 +71,7 @@ def built(chosen: Chosen, text: str, host: str) -> Topology:
     facts, unclear = gpu_facts(text, [_index(matrix, at) for at in matrix.gpus])
     devices = tuple(_device(matrix, at, facts.get(_index(matrix, at), GpuFact()), host) for at in matrix.gpus)
     nics = {
-        at: Nic(id=f"{host}/{name}", name=name, kind="unknown", numa=matrix.numa[at])
+        at: Nic(id=_nic_id(host, name), name=name, kind="unknown", numa=matrix.numa[at])
         for at, name in _nic_names(matrix).items()
     }
     ids = {at: device.id for at, device in zip(matrix.gpus, devices, strict=True)}
@@ -79,6 +89,7 @@ def built(chosen: Chosen, text: str, host: str) -> Topology:
         *seen.warnings,
         *_unheld(matrix, seen),
         *odd,
+        *(found[1].strip() for found in _LEFT_OUT.finditer(text)),
         *tree.warnings,
     )
     return Topology(

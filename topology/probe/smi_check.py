@@ -1,4 +1,4 @@
-"""What a matrix of nvidia-smi must satisfy to be true of any machine, and what is true but suspicious."""
+"""What a matrix of nvidia-smi must satisfy to be true of any machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
 # From near to far: how high in the PCIe tree the paths of two devices meet.
 LEVELS: Final[Mapping[str, int]] = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4}
-_MAX_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The label of each unordered pair (positions, the lower first), what is wrong, and what is suspicious."""
+    """The label of each unordered pair (positions, the lower first), what is wrong, and what was settled."""
 
     labels: Mapping[tuple[int, int], str]
     problems: tuple[str, ...]
@@ -34,7 +33,7 @@ def check(matrix: SmiMatrix) -> Checked:
     return Checked(
         labels=labels,
         problems=tuple(problems),
-        warnings=(*warnings, *_degraded(matrix, labels), *_numa_lies(matrix, labels)),
+        warnings=tuple(warnings),
     )
 
 
@@ -105,47 +104,3 @@ def _way(near: Sequence[Sequence[tuple[int, int]]], level: int, start: int, end:
     while way[-1] != start:
         way.append(came_from[way[-1]])
     return way[::-1]
-
-
-def _degraded(matrix: SmiMatrix, labels: Mapping[tuple[int, int], str]) -> list[str]:
-    # Where every bundle is as wide as its narrower end allows, ends should be alike: NV10 among NV12 has lost two.
-    # In meshes such as the hybrid cube, NV1 and NV2 are by design, and a GPU of NV2 also has NV1 to such another.
-    counts = {pair: _num_links(label) for pair, label in labels.items() if _num_links(label)}
-    widest: dict[int, int] = {}
-    for pair, count in counts.items():
-        for end in pair:
-            widest[end] = max(count, widest.get(end, 0))
-    most = max(widest.values(), default=0)
-    fewer = [end for end, count in widest.items() if count < most]
-    if not fewer or any(count != min(widest[a], widest[b]) for (a, b), count in counts.items()):
-        return []
-    return [f"{_named(matrix, sorted(fewer))}: fewer NVLinks than the NV{most} of others; links may be down"]
-
-
-def _numa_lies(matrix: SmiMatrix, labels: Mapping[tuple[int, int], str]) -> list[str]:
-    # Virtual machines and containers hide sockets, or make them up: the labels still count, with a word about it.
-    known = {pair: label for pair, label in labels.items() if None not in (matrix.numa[pair[0]], matrix.numa[pair[1]])}
-    apart = [pair for pair, label in known.items() if label == "SYS" and _same_node(matrix, pair)]
-    joined = [
-        pair for pair, label in known.items() if LEVELS.get(label, 9) < LEVELS["SYS"] and not _same_node(matrix, pair)
-    ]
-    hint = "as virtual machines and containers tell it"
-    warnings = []
-    if apart:
-        warnings.append(f"{_pairs(matrix, apart)}: SYS although on one NUMA node, {hint}")
-    if joined:
-        warnings.append(f"{_pairs(matrix, joined)}: nearer than SYS although on two NUMA nodes, {hint}")
-    return warnings
-
-
-def _same_node(matrix: SmiMatrix, pair: tuple[int, int]) -> bool:
-    return matrix.numa[pair[0]] == matrix.numa[pair[1]]
-
-
-def _pairs(matrix: SmiMatrix, pairs: Sequence[tuple[int, int]]) -> str:
-    shown = ", ".join(f"{matrix.names[a]} - {matrix.names[b]}" for a, b in pairs[:_MAX_NAMED])
-    return shown + (f" and {len(pairs) - _MAX_NAMED} more" if len(pairs) > _MAX_NAMED else "")
-
-
-def _named(matrix: SmiMatrix, ends: Sequence[int]) -> str:
-    return ", ".join(matrix.names[end] for end in ends)

@@ -24,11 +24,14 @@ _ESCAPE: Final = re.compile(
     r"|\x1b\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|\x1b[()][0-9A-Z]|\x1b[=>]",
 )
 _NEW_LINE: Final = re.compile(r"\r{0,3}\n|\r")
-_DECORATION: Final = " \t>#*;/!`'\ufeff"
+_DECORATION: Final = " \t\x0b>#*;/!`'\ufeff"
 _TAG: Final = re.compile(
     r"</?(?:pre|code|samp|table|thead|tbody|tr|td|th|br|p|div|span|b|i|u|html|body|font)\b[^<>\n]{0,256}>",
     re.IGNORECASE,
 )
+# A break inside a line of the text, which keeps its number.
+BREAK: Final = "\x0b"
+_BREAK: Final = re.compile(r"<br ?/?>(?!\s{0,8}\n)", re.IGNORECASE)
 _ENTITY: Final = re.compile(
     r"&(?:amp;)?(nbsp|gt|lt|quot|ensp|emsp|#160|#xa0|#9|#62|#60|#45|minus|ndash|#8209);", re.IGNORECASE
 )
@@ -46,6 +49,9 @@ _ENTITIES: Final[Mapping[str, str]] = {
 }
 # Text kept in a string of JSON or of a log: the letters stand for the characters.
 _ESCAPED_LINES: Final = re.compile(r"\\n(?:\\t|[ \t>#|]){0,8}(?:\\u001b\[4m)?(?:GPU|NIC)\d")
+# A matrix in the output of `diff` or `git diff`: each line has the same sign in front.
+_SIGNED: Final = re.compile(r"^([+-]?)[ \t]{0,32}GPU\d", re.MULTILINE)
+_SIGN: Final = re.compile(r"^[+-]", re.MULTILINE)
 _ESCAPED: Final = re.compile(r"\\(t|_|u001b|x1b|033|r(?=\\n)|n)")
 _LABELS: Final = r"(?:X|NV\d{1,3}|NVB|C2C|PIX|PXB|PHB|NODE|SYS|SOC)"
 _COMMA: Final = re.compile(rf",(?=\s{{0,8}}(?:{_LABELS}|GPU ?\d|GPU NUMA|NIC\d|CPU |NUMA |Node )\b)")
@@ -97,10 +103,16 @@ def plain_lines(text: str) -> list[str]:
         has_lines = _ESCAPED_LINES.search(text) is not None
         text = _ESCAPED.sub(lambda match: _unescaped(match[1], match[0], has_lines=has_lines), text)
     if "<" in text:
-        text = _TAG.sub(" ", text)
+        text = _TAG.sub(" ", _BREAK.sub(BREAK, text))
     if "\b" in text:
         text = _without_backspaces(text)
-    return _NEW_LINE.split(_ESCAPE.sub("", text))
+    return _NEW_LINE.split(_without_signs(_ESCAPE.sub("", text)))
+
+
+def _without_signs(text: str) -> str:
+    # Only where all rows and headers have one sign: a change of some rows is no matrix.
+    signs = {match[1] for match in _SIGNED.finditer(text)}
+    return _SIGN.sub("", text) if signs in ({"+"}, {"-"}) else text
 
 
 def _unescaped(letter: str, whole: str, *, has_lines: bool) -> str:

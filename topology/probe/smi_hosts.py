@@ -1,7 +1,7 @@
 """One text with the output of many hosts: pdsh, clush, dshbak, ansible, srun -l, mpirun, or a loop around ssh.
 
 Either every line has its host in front, lines of several hosts in any order, or each host's lines stand below a
-heading that names it, or names several with the same output (`node[01-04]`).
+heading that names it, or names several with the same output (`node[01-04]`), or below the prompt of its shell.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from topology.probe.smi_blocks import is_gpu_row
 from topology.probe.smi_clean import clean_line, plain_lines
+from topology.probe.smi_failures import failure_at
 from topology.probe.smi_lines import LABEL, header_parts
 
 if TYPE_CHECKING:
@@ -31,16 +32,33 @@ _ANSIBLE: Final = re.compile(rf"({_NAME}) \| (?:CHANGED|SUCCESS|FAILED|UNREACHAB
 _PSSH: Final = re.compile(rf"\[\d{{1,5}}\] \d\d:\d\d:\d\d \[(?:SUCCESS|FAILURE)\] ({_NAME})")
 _RULE: Final = re.compile(r"-{4,200}")
 _SET_LINE: Final = re.compile(rf"({_SET})(?: \(\d{{1,5}}\))?")
+# A shell's prompt: `[root@node01 ~]# nvidia-smi`, `(base) me@node01:~/x$`. A command run elsewhere names that host.
+_USER: Final = rf"[\w.-]{{1,64}}@({_NAME})"
+_PROMPT: Final = re.compile(
+    rf"(?:\([\w.-]{{1,40}}\) ?)?(?:\[{_USER}(?: [^\]\n]{{0,100}})?\]|{_USER}(?:[: ][^$#%>\n]{{0,200}})?)"
+    r" ?[$#%>](?: (.{0,300}))?",
+)
+_SHORT_PROMPT: Final = re.compile(rf"({_NAME}) ?[$#%>] ?nvidia-smi .{{0,80}}")
+_ELSEWHERE: Final = re.compile(
+    rf"(?:\$ )?(?:ssh(?: -\S{{1,40}}| [\w.]{{1,40}}=\S{{1,40}}){{0,6}} (?:[\w.-]{{1,64}}@)?({_NAME})"
+    rf"|srun .{{0,80}}?(?:-w ?|--nodelist[= ])({_NAME}))(?: .{{0,80}})? ['\"]?nvidia-smi .{{0,40}}",
+)
+# `head` and `tail` of several files: the last part of the path that looks like a host's name.
+_FILE: Final = re.compile(r"==> (\S.{0,300}) <==")
+_ENDING: Final = re.compile(r"\.(?:txt|log|out|md|err|smi|topo)$", re.IGNORECASE)
 # Weaker: `node01:` or `=== node01 ===`. They count only with a digit or a dot in the name, as hosts mostly have.
 _TITLE: Final = re.compile(
-    rf"(?:({_NAME}):|[=#*>-]{{2,20}} ?(?:host(?:name)?:? )?({_NAME}):? ?[=#*<-]{{0,20}})", re.IGNORECASE
+    rf"(?:({_NAME}):|\[({_NAME})\]|host(?:name)?[:=] ?({_NAME})"
+    rf"|[=#*>-]{{2,20}} ?(?:host(?:name)?:? )?({_NAME}):? ?[=#*<-]{{0,20}})",
+    re.IGNORECASE,
 )
 _NO_HOST: Final = re.compile(
-    r"(?:GPU|NIC|step|run|test|case|try|attempt|part|matrix|table|output|driver|version|figure|fig|listing|example|cuda)"
+    r"(?:GPU|NIC)(?:0|[1-9]\d*)?|(?:step|run|test|case|try|attempt|part|matrix|table|output|driver|version|figure|fig|listing|example|cuda)"
     r"[-_]?[\d.]*|[\d.]+",
     re.IGNORECASE,
 )
 _MAX_SHOWN: Final = 400
+_MAX_FOLDERS: Final = 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,6 +66,7 @@ class HostText:
     """The lines of one host, or of several with the same, and their numbers in the whole text."""
 
     heading: str
+    is_prompted: bool = False
     lines: list[str] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
 
@@ -67,6 +86,8 @@ def split_hosts(text: str) -> tuple[HostText, ...]:
     lines = plain_lines(text)
     for parts in (_by_prefix(lines), _by_heading(lines)):
         whole = {part.heading for part in parts if _is_whole(part)}
+        if whole:
+            whole |= {part.heading for part in parts if part.heading not in whole and _is_failed(part)}
         if len(whole) > 1 or sum(len(expanded(heading)) for heading in whole) > 1:
             return tuple(part for part in parts if part.heading in whole or _has_row(part))
     return ()
@@ -74,6 +95,11 @@ def split_hosts(text: str) -> tuple[HostText, ...]:
 
 def _has_row(part: HostText) -> bool:
     return any(is_gpu_row(clean_line(line)) for line in part.lines)
+
+
+def _is_failed(part: HostText) -> bool:
+    # A host that was asked and has no matrix is told of. At a prompt people try again elsewhere.
+    return not part.is_prompted and not _has_row(part) and failure_at(part.text) is not None
 
 
 def _is_whole(part: HostText) -> bool:
@@ -114,6 +140,7 @@ def _by_heading(lines: Sequence[str]) -> list[HostText]:
             if len(parts) >= MAX_HOSTS:
                 return []
             here = parts.setdefault(name, HostText(heading=name))
+            here.is_prompted = here.is_prompted or _prompted(line.strip()) == name
         elif here is not None and not (_RULE.fullmatch(line.strip()) and _heading(lines, at + 1)):
             here.lines.append(line)
             here.numbers.append(at + 1)
@@ -132,10 +159,33 @@ def _heading(lines: Sequence[str], at: int) -> str:
         match = pattern.fullmatch(line)
         if match is not None:
             return match[1]
+    match = _FILE.fullmatch(line)
+    if match is not None:
+        parts = (_ENDING.sub("", part) for part in reversed(match[1].rsplit("/", maxsplit=_MAX_FOLDERS)))
+        return next((part for part in parts if re.fullmatch(_NAME, part) and _is_host(part)), "")
     match = _TITLE.fullmatch(line)
-    name = next((group for group in match.groups() if group), "") if match is not None else ""
-    is_host = any(char.isdigit() or char == "." for char in name) and not _NO_HOST.fullmatch(name)
-    return name if is_host and not LABEL.fullmatch(name) else ""
+    name = _first(match) if match is not None else ""
+    return name if _is_host(name) else _prompted(line)
+
+
+def _prompted(line: str) -> str:
+    prompt = _PROMPT.fullmatch(line)
+    elsewhere = _ELSEWHERE.fullmatch((prompt[3] or "") if prompt is not None else line)
+    if elsewhere is not None:
+        return _first(elsewhere)
+    if prompt is not None:
+        return prompt[1] or prompt[2]
+    short = _SHORT_PROMPT.fullmatch(line)
+    return short[1] if short is not None and _is_host(short[1]) else ""
+
+
+def _first(match: re.Match[str]) -> str:
+    return next((group for group in match.groups() if group), "")
+
+
+def _is_host(name: str) -> bool:
+    is_named = any(char.isdigit() or char == "." for char in name)
+    return is_named and not _NO_HOST.fullmatch(name) and not LABEL.fullmatch(name)
 
 
 @lru_cache(maxsize=64)

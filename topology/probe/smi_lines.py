@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 MAX_COLUMNS: Final = 256
+# Words that some write over a column of their own making; the kernel gives no network device such a name.
+_NO_DEVICE: Final = re.compile(
+    r"[A-Z]{1,32}\d{0,4}|(?i:cpu|numa|node|host|socket|memory|mem|dram|switch|nvswitch|affinity)\d{0,4}",
+)
+MAX_NVLINKS: Final = 36  # of one GPU; the most that any has, by the tables of link rates
 
 _WORD: Final = re.compile(r"\S+")
 _NAME: Final = re.compile(r"[A-Za-z][\w.:-]{0,63}")
@@ -22,12 +27,15 @@ HEADER_WORD: Final = re.compile(
     _GLUED_NAMES.pattern + r"|(?=[a-z_.-]{1,32}\d)[a-z][\w.:-]{1,63}|CPU|NUMA|Node|Affinity|GPU|ID",
 )
 TITLE_WORDS: Final = frozenset({"CPU", "NUMA", "Node", "Affinity", "GPU", "ID"})
-_CELL: Final = re.compile(r"(?!(?:GPU|NIC|CPU|NUMA)\d*$)[A-Z][A-Z0-9]{0,3}\d{0,3}")
 LABEL: Final = re.compile(r"X|NV[1-9]\d{0,2}|NVB|C2C|PIX|PXB|PHB|NODE|SYS|SOC")
+# Labels whose tab is lost: no label begins another but NV1 NV18, where digits follow, so they part in one way only.
+_GLUED_LABELS: Final = re.compile(rf"(?:{LABEL.pattern}){{2,256}}")
+_CELL: Final = re.compile(rf"(?!(?:GPU|NIC|CPU|NUMA)\d*$)[A-Z][A-Z0-9]{{0,3}}\d{{0,3}}|{_GLUED_LABELS.pattern}")
 P2P: Final = frozenset({"OK", "NS", "CNS", "GNS", "TNS", "DR", "NA", "U"})  # `topo -p2p`, often in the same log
 LEGEND: Final = re.compile(
-    r"\b(NIC\d{1,4})\s{0,8}[:=]\s{0,8}([A-Za-z][\w.-]{0,63})|^(NIC\d{1,4})\s{1,8}([a-z][\w.-]{1,63})$",
+    r"\b(NIC\d{1,4})\s{0,8}[:=]\s{0,8}([A-Za-z?][\w.?-]{0,63})|^(NIC\d{1,4})\s{1,8}([a-z][\w.-]{1,63})$",
 )
+_LISTED: Final = re.compile(r"\bGPU \d{1,4}: |\bMIG \S{1,24}\s{1,16}Device\b")
 _MAX_PREFIX: Final = 8  # words of a log's prefix before a row or a header
 
 
@@ -67,9 +75,25 @@ def cells_of(row: str) -> tuple[tuple[str, ...], str]:
     for match in _WORD.finditer(row):
         if end and not _CELL.fullmatch(match.group()):
             break
-        cells.append(match.group())
+        word = match.group()
+        cells += LABEL.findall(word) if end and _GLUED_LABELS.fullmatch(word) else [word]
         end = match.end()
     return tuple(cells[1:]), row[end:]
+
+
+def is_device(name: str) -> bool:
+    """Whether the name of a column can be that of a GPU or of a network device."""
+    return _KNOWN_NAME.fullmatch(name) is not None or _NO_DEVICE.fullmatch(name) is None
+
+
+def is_prose(line: str) -> bool:
+    """Whether the line is of a text around matrices: no part of a legend, no command, no list of GPUs."""
+    words = [word for word in line.split() if any(char.isalpha() for char in word)]
+    if "nvidia-smi" in line:
+        return len(words) > _MAX_PREFIX
+    if "=" in line or "Legend:" in line or LEGEND.search(line) or _LISTED.search(line):
+        return False
+    return len(words) > 1 or line.endswith(":") or any(char.isalpha() and not char.isascii() for char in line)
 
 
 def listed(names: Sequence[str]) -> str:

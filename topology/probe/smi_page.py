@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from topology.probe.smi_affinity import is_value
-from topology.probe.smi_clean import MAX_CHARS, MAX_LINE, MAX_LINES, clean_line, failure, plain_lines
+from topology.probe.smi_clean import BREAK, MAX_CHARS, MAX_LINE, MAX_LINES, clean_line, failure, plain_lines
 from topology.probe.smi_lines import LABEL, MAX_COLUMNS, TITLE_WORDS, header_parts
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def repaired(text: str, numbers: Sequence[int] | None = None) -> Iterator[Page]:
 def _page(lines: Sequence[tuple[str, int]], numbers: Sequence[int] | None) -> Page:
     # The bar of a table, broken off its line, is no blank line.
     kept = ((line, at) for line, at in lines if line.strip(" \t>") != "|")
-    made = [(part, at) for line, at in kept for part in _rows_apart(clean_line(line))]
+    made = [(row, at) for line, at in kept for part in line.split(BREAK) for row in _rows_apart(clean_line(part))]
     last = len(numbers) - 1 if numbers is not None else 0
     return Page(
         [line for line, _ in made],

@@ -36,7 +36,7 @@ def choose(matrices: Sequence[SmiMatrix], number: int | None = None) -> Chosen:
             raise TopologyError(
                 asked=f"matrix {number} of the text",
                 found=f"{len(matrices)} matrices, with headers at lines {lines}",
-                remedy=f"give a number from 1 to {len(matrices)}",
+                remedy=f"give topology.matrix a number from 1 to {len(matrices)}",
             )
         return Chosen(matrix=matrices[number - 1])
     first, places, others = matrices[0], None, []
@@ -45,9 +45,9 @@ def choose(matrices: Sequence[SmiMatrix], number: int | None = None) -> Chosen:
             first = _completed(first, other)
         elif places is not None and _is_repeat(places, other):
             places = _completed(places, other)
-        elif places is None and _tells_places(first, other):
+        elif places is None and _is_one_machine(first, other) and _tells_places(first, other):
             places = other
-        elif places is None and _tells_places(other, first):
+        elif places is None and _is_one_machine(first, other) and _tells_places(other, first):
             first, places = other, first
         else:
             others.append(other)
@@ -65,7 +65,7 @@ def _left_out(matrices: Sequence[SmiMatrix], first: SmiMatrix, others: Sequence[
     count = "a matrix that differs" if len(others) == 1 else f"{len(others)} matrices that differ"
     return (
         f"the matrix at line {first.line} is taken; {count} from it, at line(s) {lines}, not: "
-        f"matrix={number} takes that of line {others[0].line}"
+        f"topology.matrix={number} takes that of line {others[0].line}"
     )
 
 
@@ -81,6 +81,14 @@ def _agrees_not(one: Sequence[object], other: Sequence[object]) -> bool:
     return any(a is not None and b is not None and a != b for a, b in zip(one, other, strict=True))
 
 
+def _is_one_machine(one: SmiMatrix, later: SmiMatrix) -> bool:
+    # Affinities are the machine's own. Words between two matrices mostly say that the second is of another machine,
+    # or of another day: then only its command or its legend can make it the `-mp` of the first.
+    if one.names != later.names or _agrees_not(one.numa, later.numa) or _agrees_not(one.cpus, later.cpus):
+        return False
+    return not later.is_after_words or True in {one.is_pcie_only, later.is_pcie_only}
+
+
 def _completed(one: SmiMatrix, other: SmiMatrix) -> SmiMatrix:
     return replace(
         one,
@@ -92,12 +100,10 @@ def _completed(one: SmiMatrix, other: SmiMatrix) -> SmiMatrix:
 
 
 def _tells_places(one: SmiMatrix, other: SmiMatrix) -> bool:
-    """Whether `other` has the PCIe distance of every pair, and `one` NVLinks over some of them."""
-    if one.names != other.names or other.is_pcie_only is False:
+    """Whether `other`, of the same names, has the PCIe distance of every pair, and `one` NVLinks over some of them."""
+    if other.is_pcie_only is False:
         return False
-    if _agrees_not(one.numa, other.numa) or any(
-        cell not in LEVELS and cell != "X" for row in other.cells for cell in row
-    ):
+    if any(cell not in LEVELS and cell != "X" for row in other.cells for cell in row):
         return False
     pairs = [
         (a, b) for row, others in zip(one.cells, other.cells, strict=True) for a, b in zip(row, others, strict=True)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from topology.probe.smi_blocks import blocks_of, is_gpu_row
 from topology.probe.smi_clean import MAX_CHARS, check_is_text, failure
-from topology.probe.smi_lines import GPU, LABEL, P2P, listed
+from topology.probe.smi_failures import failure_at
+from topology.probe.smi_lines import GPU, LABEL, MAX_NVLINKS, P2P, is_device, listed
 from topology.probe.smi_page import first_page, page_of, repaired
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class SmiMatrix:
 
     `line` is that of the header, counted from 1; `lines` are those of the rows; `nic_names` is the NIC legend;
     `cpus` and `numa` are the affinities of the rows. `is_pcie_only` tells `-mp` from `-m`, None where nothing does.
+    `is_after_words` tells that prose stands between the first matrix of the text and this one.
     """
 
     line: int
@@ -60,6 +62,7 @@ class SmiMatrix:
     nic_names: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     is_pcie_only: bool | None = None
+    is_after_words: bool = False
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -99,6 +102,10 @@ def read_matrices(text: str, numbers: Sequence[int] | None = None) -> tuple[SmiM
         is_rest = any(NOT_UNDERSTOOD in note for matrix in again for note in matrix.notes)
         if not faults and not is_rest and num_rows_again >= num_rows:
             return tuple(replace(matrix, notes=(*matrix.notes, _REPAIRED)) for matrix in again)
+    cause = failure_at(text) if not num_rows else None
+    if cause is not None:
+        line = cause[0] if numbers is None else numbers[min(cause[0], len(numbers)) - 1]
+        raise failure([f"line {line}: {cause[1]}"])
     raise failure([*problems, *_foreign(text)])
 
 
@@ -124,11 +131,18 @@ def _foreign(text: str) -> list[str]:
 
 def _faults(block: Block) -> list[str]:
     faults = []
+    others = [name for name in block.names if not is_device(name)]
+    if others:
+        text = "neither GPU nor NIC: not what nvidia-smi prints, but drawn by hand or damaged"
+        faults.append(f"line {block.line}: column {listed(others)}, {text}")
     for name, row in block.rows.items():
         where = f"line {row.line}: row {name}"
         strange = sorted({cell for cell in row.cells if not LABEL.fullmatch(cell)})
+        too_many = sorted({cell for cell in row.cells if cell[2:].isdecimal() and int(cell[2:]) > MAX_NVLINKS})
         if strange:
             faults.append(f"{where} has {listed(strange)}, no label of nvidia-smi's: another vendor's tool, or damage")
+        elif too_many:
+            faults.append(f"{where} has {listed(too_many)}, but no GPU has more than {MAX_NVLINKS} NVLinks")
         elif len(row.cells) != len(block.names):
             faults.append(f"{where} has {len(row.cells)} labels for {len(block.names)} columns")
         else:
@@ -165,6 +179,7 @@ def _matrix(block: Block) -> SmiMatrix:
         nic_names=tuple((name, block.legend[name]) for name in block.names if name in block.legend),
         notes=_notes(rows),
         is_pcie_only=_is_pcie_only(block),
+        is_after_words=block.is_after_words,
     )
 
 

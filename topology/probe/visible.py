@@ -1,12 +1,18 @@
-"""Which GPUs CUDA_VISIBLE_DEVICES leaves, by CUDA's rules: a pure function of the text and the names."""
+"""Which GPUs CUDA_VISIBLE_DEVICES leaves, by CUDA's rules: pure functions of the text and the names."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from topology.probe.gpu_devices import has_mig, is_open
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from topology.probe.readings import GpuReadings, MigReadings, NvmlReadings
+
+Chosen = tuple["GpuReadings", "MigReadings | None"]
 
 _MIG: Final = "MIG-"
 _MAX_DIGITS: Final = 6
@@ -34,6 +40,40 @@ class Visible:
     def positions(self) -> tuple[int, ...]:
         """The positions of the GPUs alone."""
         return tuple(gpu for gpu, _ in self.chosen)
+
+
+def visible_gpus(nvml: NvmlReadings) -> tuple[tuple[Chosen, ...], tuple[str, ...]]:
+    """Return the GPUs (with None) and MIG devices (with their GPU) that CUDA shows, in its order, and what to tell.
+
+    All that speaks of visible GPUs asks here, so that no two parts can number them differently.
+    """
+    if not nvml.gpus:
+        return (), ()  # nothing to hide: why there is nothing is told elsewhere
+    # A GPU that is lost, or that a container may not open, does not enumerate in CUDA, and CUDA's indices count
+    # those that do: with GPU 1 of 4 lost, CUDA_VISIBLE_DEVICES=1 is NVML's GPU 2. NVML keeps the place of the lost one.
+    gpus = [gpu for gpu in nvml.gpus if is_open(gpu)]
+    slices = [[_names(mig) for mig in gpu.mig_devices] if has_mig(gpu) else [] for gpu in gpus]
+    found = select_visible([gpu.uuid.value for gpu in gpus], nvml.visible_devices, slices)
+    notes = list(found.notes)
+    by_index = nvml.visible_devices is not None and nvml.visible_devices.strip()[:1].isdecimal()
+    if by_index and len({gpu.name.value for gpu in gpus}) > 1 and nvml.device_order != "PCI_BUS_ID":
+        # NVML counts by PCI address, CUDA by default from the fastest card.
+        notes.append(
+            "CUDA_VISIBLE_DEVICES holds indices and the cards differ: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name UUIDs",
+        )
+    if by_index and len(gpus) < len(nvml.gpus):
+        gone = len(nvml.gpus) - len(gpus)
+        notes.append(
+            f"CUDA_VISIBLE_DEVICES holds indices and {gone} GPU(s) cannot be opened: CUDA counts without them, so they "
+            "may name other GPUs than nvidia-smi shows under them; UUIDs are safe",
+        )
+    chosen = tuple((gpus[at], None if mig is None else gpus[at].mig_devices[mig]) for at, mig in found.chosen)
+    return chosen, tuple(notes)
+
+
+def _names(mig: MigReadings) -> Slice:
+    ids = (mig.gpu_instance.value, mig.compute_instance.value)
+    return Slice(uuid=mig.uuid.value, instances=None if None in ids else f"{ids[0]}/{ids[1]}")
 
 
 def select_visible(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from topology.checks import printable
 from topology.judge import NVLINK, islands_at
 from topology.pcie_tree import LEVELS, pcie_labels
 from topology.render.tables import UNKNOWN, table
@@ -30,7 +31,7 @@ def matrix_block(one: Topology, names: Mapping[str, str]) -> str:
     text = table(full)
     if len(text.split("\n", 1)[0]) > _MAX_WIDTH:
         text = table(_rows(gpus + nics, gpus, labels, {**names, **short}))
-    renamed = [f"{short[nic.id]}: {nic.name}" for nic in one.nics if short.get(nic.id, nic.name) != nic.name]
+    renamed = [f"{short[nic.id]}: {printable(nic.name)}" for nic in one.nics if short.get(nic.id, nic.name) != nic.name]
     return "\n".join([text, *([f"({', '.join(renamed)})"] if renamed else [])])
 
 

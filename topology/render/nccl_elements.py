@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from topology.checks import printable
 from topology.link_rates import pcie_rate
 from topology.model import Pcie, SwitchKind
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 _MEGABIT_BYTES: Final = 125_000
 _MEGABYTE: Final = 1e6
 _MASK_WORD_BITS: Final = 32
+_MAX_MEMORY: Final = 10**15
+_UUID: Final = re.compile(r"[\w./:-]{1,120}", re.ASCII)
+BRIDGE: Final = "trainmaster_bridge"
 _MAX_CPUS: Final = 896  # what a mask of 253 characters can tell
 _SPEEDS: Final[Mapping[int, str]] = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0", 7: "128.0"}
 _WIDTHS: Final = (16, 8, 4, 2, 1, 32, 12)
@@ -67,17 +71,33 @@ def switch_element(address: str, uplink: Link | None, below: Iterable[Element], 
 def gpu_element(device: Device, address: str, uplink: Link | None, bundles: Iterable[Element]) -> Element:
     """A GPU. `rank` is its index: NCCL puts the real one in its place, other readers skip a GPU without.
 
-    GPUDirect (`gdr`) depends on drivers, not on the machine: NCCL fills it in.
+    GPUDirect (`gdr`) depends on drivers, not on the machine: NCCL fills it in. Name, memory and UUID are attributes
+    that NCCL and RCCL do not ask for.
     """
     dev = [] if device.index is None else [("dev", str(device.index))]
     capability = device.compute_capability
     sm = [] if capability is None else [("sm", str(capability[0] * 10 + capability[1]))]
     rank = [] if device.index is None else [("rank", str(device.index))]
-    gpu = Element(tag="gpu", attributes=(*dev, *sm, *rank), children=tuple(bundles))
+    gpu = Element(tag="gpu", attributes=(*dev, *sm, *rank, *_own(device)), children=tuple(bundles))
     pcie = device.pcie
     if pcie is None or (pcie.max_generation is None and pcie.max_width is None):
         pcie = _slot(uplink)
     return Element(tag="pci", attributes=(("busid", address), ("class", _GPU_CLASS), *_speed(pcie)), children=(gpu,))
+
+
+def _own(device: Device) -> list[tuple[str, str]]:
+    # What a terminal would obey is written as an escape, so that the file and its readers stay whole.
+    own = [("trainmaster_name", printable(device.name))] if printable(device.name).strip() else []
+    if device.memory_bytes is not None and device.memory_bytes < _MAX_MEMORY:
+        own.append(("trainmaster_memory_bytes", str(device.memory_bytes)))
+    if device.uuid is not None and _UUID.fullmatch(device.uuid):
+        own.append(("trainmaster_uuid", device.uuid))
+    return own
+
+
+def with_bridge(element: Element, name: str | None) -> Element:
+    """The function with the name of the host bridge above it, for the reader of this package; None: not needed."""
+    return element if name is None else replace(element, attributes=(*element.attributes, (BRIDGE, name)))
 
 
 def adapter_element(address: str, kind: str, uplink: Link | None, ports: tuple[Element, ...]) -> Element:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Final
 
 from topology.model import DeviceKind, Nic, Switch, SwitchKind
 from topology.pcie_tree import INSIDE, LEVELS, PCIE, PORT, VIRTUAL, Member, tree_from_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from topology.model import Device, Host, Link, Topology
 
@@ -23,6 +24,7 @@ _ADDRESS: Final = re.compile(r"(?:^|/)([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0
 _NO_ADDRESS: Final = 0xFFFF
 _INVENTED: Final = 0xFFFE
 INVENTED: Final = f"{_INVENTED:04x}:"
+_BRIDGE: Final = re.compile(r"(?:bridge|pci)[\w.:-]{0,80}", re.ASCII)
 _SLOTS: Final = 32
 _BUSES: Final = 256
 
@@ -32,13 +34,15 @@ class Hung:
     """A host as a tree: `below` gives the ids under an id; `address` the bus id of each function.
 
     `sockets` are the NUMA nodes; those of the host without any get one by the NUMA numbers of its parts.
-    `uplink` is the PCIe link above a function.
+    `uplink` is the PCIe link above a function. `bridge` names the host bridge right above a function: nothing, for one
+    without that a reader would place below the bridge of others, since they share a bus.
     """
 
     sockets: tuple[Switch, ...]
     below: Mapping[str, tuple[str, ...]]
     address: Mapping[str, str]
     uplink: Mapping[str, Link]
+    bridge: Mapping[str, str]
     problems: tuple[str, ...]
 
 
@@ -55,6 +59,7 @@ def hang(topology: Topology, host: Host, *, invent: bool) -> Hung:
     sockets = {switch.id: switch for switch in switches if switch.kind is SwitchKind.socket}
     below: dict[str, dict[str, None]] = {name: {} for name in sockets}
     problems = []
+    roots: dict[str, str] = {}
     parts: dict[str, Device | Nic | Switch] = {**devices, **nics}
     parts |= {switch.id: switch for switch in switches if switch.kind is SwitchKind.pcie}
     for name, part in parts.items():
@@ -63,8 +68,11 @@ def hang(topology: Topology, host: Host, *, invent: bool) -> Hung:
             problems.append(f"the links above {name} go round in a circle")
             continue
         if kinds.get(way[-1]) is not SwitchKind.socket:
-            way = [*way, _socket_of(part, sockets, host.name)]
-        # What hangs on a host bridge hangs on its NUMA node: a file has no host bridges.
+            # All below one host bridge are on one NUMA node, whatever they say.
+            if way[-1] not in roots:
+                roots[way[-1]] = _socket_of(part, sockets, host.name)
+            way = [*way, roots[way[-1]]]
+        # What hangs on a host bridge hangs on its NUMA node: a file has no host bridges, but names them.
         way = [step for step in way if kinds.get(step) is not SwitchKind.bridge]
         for lower, upper in pairwise(way):
             below.setdefault(upper, {}).setdefault(lower)
@@ -74,8 +82,38 @@ def hang(topology: Topology, host: Host, *, invent: bool) -> Hung:
         below={name: tuple(names) for name, names in below.items()},
         address=address,
         uplink={name: link for name, link in above.items() if link.kind == PCIE},
+        bridge=_bridges(below, sockets, above, kinds, address),
         problems=(*problems, *missing),
     )
+
+
+def _bridges(
+    below: Mapping[str, Mapping[str, None]],
+    sockets: Collection[str],
+    above: Mapping[str, Link],
+    kinds: Mapping[str, SwitchKind],
+    address: Mapping[str, str],
+) -> dict[str, str]:
+    tops = [name for socket in sockets for name in below.get(socket, ()) if name in address]
+    bridge = {name: above[name].b for name in tops if name in above and kinds[above[name].b] is SwitchKind.bridge}
+    names = _bridge_names(dict.fromkeys(bridge.values()))
+    told = {name: names[found] for name, found in bridge.items()}
+    # A reader takes functions on one bus for functions below one bridge, unless it is told otherwise.
+    by_bus = {name: f"bridge{address[name].rsplit(':', 1)[0]}" for name in tops if name not in told}
+    # Ports of one address are one function.
+    counts = Counter(by_bus[name] for name in {address[name]: name for name in by_bus}.values())
+    taken = set(told.values())
+    return told | {name: "" for name, found in by_bus.items() if counts[found] > 1 or found in taken}
+
+
+def _bridge_names(bridges: Iterable[str]) -> dict[str, str]:
+    # Those of the kernel (`pci0000:16`) and of this package stay; others get a number.
+    local = {bridge: bridge.rsplit("/", 1)[-1] for bridge in bridges}
+    names = {bridge: name for bridge, name in local.items() if _BRIDGE.fullmatch(name)}
+    if len(set(names.values())) < len(names):
+        names = {}
+    free = (f"bridge{at}" for at in count() if f"bridge{at}" not in set(names.values()))
+    return names | {bridge: next(free) for bridge in local if bridge not in names}
 
 
 def _ports(nics: Sequence[Nic]) -> list[Nic]:

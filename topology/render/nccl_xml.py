@@ -18,6 +18,7 @@ from topology.render.nccl_elements import (
     gpu_element,
     net_element,
     switch_element,
+    with_bridge,
 )
 from topology.render.nccl_places import INVENTED, Hung, hang
 
@@ -38,10 +39,10 @@ _ESCAPES: Final = str.maketrans(
 def nccl_xml(topology: Topology, host_name: str | None = None, *, invent_addresses: bool = False) -> str:
     """Write one host as a topology file: version 1 for NCCL, 2 for RCCL where GPUs have XGMI links.
 
-    What is not known is left out, and NCCL then looks it up on the machine. The file has no host bridges: what shares
-    one reads back as PHB only where it shares a bus as well. Speeds are Mb/s, as NCCL has them. `invent_addresses`
-    gives parts without a PCI address or NUMA number one that no machine has, and a comment that says so: such a file
-    is to be read, not to be given to NCCL.
+    What is not known is left out, and NCCL then looks it up on the machine. The format has no host bridges, nor names,
+    memory or UUIDs of GPUs: they are attributes of their own (`trainmaster_*`), which NCCL and RCCL pass over and
+    `parse_nccl_xml` reads. Speeds are Mb/s, as NCCL has them. `invent_addresses` gives parts without a PCI address or
+    NUMA number one that no machine has, and a comment that says so: such a file is to be read, not to be given to NCCL.
 
     Raises:
         TopologyError: with everything that is missing or cannot be carried: the host, PCI addresses, whole GPUs,
@@ -55,7 +56,7 @@ def nccl_xml(topology: Topology, host_name: str | None = None, *, invent_address
     if problems:
         raise _refusal(host.name, problems)
     root = _Writer(topology, host, hung).system([nodes[socket.id] for socket in hung.sockets])
-    problems = _unwritable(root)
+    problems = [*_unwritable(root), *_ports_twice(root)]
     if problems:
         raise _refusal(host.name, problems)
     invented = any(address.startswith(INVENTED) for address in hung.address.values())
@@ -97,10 +98,13 @@ def _numbers(sockets: Sequence[Switch], *, invent: bool) -> dict[str, int]:
 
 
 def _twice(host: Host, nodes: dict[str, int]) -> list[str]:
-    pcis = [device.pci for device in host.devices if device.pci is not None and device.parent is None]
+    whole = [device for device in host.devices if device.parent is None]
+    pcis = [device.pci for device in whole if device.pci is not None]
+    uuids = [device.uuid for device in whole if device.uuid is not None]
     return [
         *(f"two NUMA nodes of the number {number}" for number in doubles(nodes.values())),
         *(f"two GPUs of the PCI address {pci}" for pci in doubles(pcis)),
+        *(f"two GPUs of the UUID {uuid!r}" for uuid in doubles(uuids)),
     ]
 
 
@@ -161,16 +165,19 @@ class _Writer:
                 adapters.setdefault(address[nic.id], []).append(nic)
         children = [child for child in self._hung.below.get(name, ()) if child in address]
         for child in sorted(children, key=lambda child: address[child]):
-            part = self._parts.get(child)
-            if isinstance(part, Device):
-                yield self._gpu(part)
-            elif isinstance(part, Nic):
-                yield from self._adapter(child, adapters.pop(address[child], []))
-            elif any(link.kind == PORT and link.b == child for link in self._links.get(child, [])):
-                yield from self._adapter(child, self._nics(child))
-            else:
-                below = tuple(self._functions(child))
-                yield switch_element(address[child], self._hung.uplink.get(child), below, self._peers(child))
+            bridge = self._hung.bridge.get(child)
+            yield from (with_bridge(element, bridge) for element in self._function(child, adapters))
+
+    def _function(self, name: str, adapters: dict[str, list[Nic]]) -> Iterator[Element]:
+        part, address = self._parts.get(name), self._hung.address[name]
+        if isinstance(part, Device):
+            yield self._gpu(part)
+        elif isinstance(part, Nic):
+            yield from self._adapter(name, adapters.pop(address, []))
+        elif any(link.kind == PORT and link.b == name for link in self._links.get(name, [])):
+            yield from self._adapter(name, self._nics(name))
+        else:
+            yield switch_element(address, self._hung.uplink.get(name), self._functions(name), self._peers(name))
 
     def _gpu(self, device: Device) -> Element:
         address = self._hung.address
@@ -193,11 +200,24 @@ class _Writer:
         return [self._hung.address[end] for pair in ends for end in pair if end in self._hung.address]
 
 
+def _ports_twice(root: Element) -> list[str]:
+    ports = [(net.get("name"), net.get("port")) for net in _walk(root) if net.tag == "net"]
+    return [f"two ports of the name {name!r} and the number {number or '?'}" for name, number in doubles(ports)]
+
+
+def _walk(element: Element) -> Iterator[Element]:
+    yield element
+    for child in element.children:
+        yield from _walk(child)
+
+
 def _unwritable(root: Element) -> list[str]:
     problems = []
     for name, value in root.attributes:
         if _NOT_XML.search(value):
             problems.append(f"{value[:60]!r} ({name} of <{root.tag}>) has characters XML has not")
+        elif (root.tag, name) == ("net", "name") and value != (value.strip() or None):
+            problems.append(f"{value[:60]!r} (name of <net>) is empty, or begins or ends with a blank")
         elif len(value.translate(_ESCAPES).encode()) > _MAX_VALUE:
             problems.append(f"{value[:60]!r} ({name} of <{root.tag}>) is longer than the {_MAX_VALUE} bytes NCCL reads")
     return problems + [problem for child in root.children for problem in _unwritable(child)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Final
 
+from topology.checks import printable
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -14,6 +16,7 @@ UNKNOWN: Final = "?"
 
 def table(rows: Sequence[Sequence[str]], indent: str = "") -> str:
     """Align columns, two blanks apart."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         (indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
@@ -24,7 +27,9 @@ def table(rows: Sequence[Sequence[str]], indent: str = "") -> str:
 def wrapped(text: str, mark: str = "-") -> list[str]:
     """Break one entry of a list into lines."""
     first = f"  {mark} "
-    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_long_words=False)
+    return textwrap.wrap(
+        printable(text), WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_long_words=False
+    )
 
 
 def shown(value: int | None) -> str:
@@ -40,4 +45,4 @@ def count(number: int | None, noun: str) -> str:
 def listed(names: Sequence[str], limit: int = 8) -> str:
     """Name the first few."""
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + rest
+    return printable(", ".join(names[:limit]) + rest)

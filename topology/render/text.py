@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from topology.checks import printable
 from topology.fingerprint import fingerprint
 from topology.hosts import split_hosts
 from topology.judge import machine_classes, short_names
@@ -68,10 +69,10 @@ def _header(host: Host) -> str:
         memory += " (control-group limit)"
     if host.available_memory_bytes is not None:
         memory += f", {format_bytes(host.available_memory_bytes)} available"
-    cpu = f", {host.cpu_name}" if host.cpu_name else ""
+    cpu = f", {printable(host.cpu_name)}" if host.cpu_name else ""
     cores, sockets = count(host.cores, "core"), count(host.sockets, "socket")
     virtual = ", virtual machine" if host.is_virtual else ""
-    return f"host {host.name}: {cores} on {sockets}, {memory}{cpu}{virtual}"
+    return f"host {printable(host.name)}: {cores} on {sockets}, {memory}{cpu}{virtual}"
 
 
 def _bytes(size_bytes: int | None) -> str:
@@ -105,7 +106,7 @@ def _near_cpus(host: Host, names: Mapping[str, str]) -> list[str]:
     for device in host.devices:
         if device.cpus:
             near.setdefault(device.cpus, []).append(names[device.id])
-    return [f"CPUs {cpus} are near {' '.join(devices)}" for cpus, devices in near.items()]
+    return [f"CPUs {printable(cpus)} are near {' '.join(devices)}" for cpus, devices in near.items()]
 
 
 def _arch(device: Device) -> str:

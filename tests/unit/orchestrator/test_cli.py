@@ -174,3 +174,18 @@ def test_own_folders_do_not_shadow(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([script, "probe"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_own_folders_on_the_path_do_not_shadow(tmp_path: Path) -> None:
+    for name in ("topology", "launch"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not ours')\n")
+    done = command("probe", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("host ")
+
+
+def test_closed_output(tmp_path: Path) -> None:
+    line = f"{sys.executable} -m orchestrator.cli probe >&-"
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -67,7 +67,7 @@ def test_readings_are_kept_and_replayed(tmp_path: Path, capsys: pytest.CaptureFi
 def test_nodes_and_network_of_a_drawn_machine(capsys: pytest.CaptureFixture[str]) -> None:
     body = shown(capsys, "topology=DGX-H100", "nodes=4", "network=leaf_spine", "network.hosts_per_leaf=2")
     assert len(body["hosts"]) == 4  # type: ignore[arg-type]
-    assert "nodes" in refused(capsys, "plan", "experiment=demo", "topology=dgx_h100", "nodes=4")
+    assert "nodes" in refused(capsys, "train", "experiment=demo", "topology=dgx_h100", "nodes=4", "dry_run=true")
 
 
 def test_a_folder_and_one_of_several_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,6 +88,49 @@ def test_names_that_are_nothing_are_explained(tmp_path: Path, capsys: pytest.Cap
     assert "'dgx_h100'" in refused(capsys, "probe", "topology=dgx_h10")
     assert "No such file" in refused(capsys, "probe", f"topology={tmp_path / 'gone.txt'}")
     assert "save_readings" in refused(capsys, "probe", "save_readings=/proc/x")
+
+
+def test_what_a_terminal_would_obey_is_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.json"
+    shown(capsys, "topology=2x24gb-pcie", f"save={path}")
+    body = json.loads(path.read_text())
+    body["hosts"][0]["devices"][0]["name"] = "A\x1b[2J\nGPU9  forged\u202e"
+    path.write_text(json.dumps(body))
+    assert main(["probe", f"topology={path}", f"save={tmp_path / 't.xml'}", f"picture={tmp_path / 't.svg'}"]) == 0
+    out = capsys.readouterr().out
+    assert "A\\x1b[2J\\nGPU9  forged\\u202e" in out
+    assert not {"\x1b", "\u202e"} & set(out)
+    path.write_text('{"schema": "a\\u001b[2J"}')
+    assert "\x1b" not in refused(capsys, "probe", f"topology={path}")
+
+
+def test_a_bare_path_is_no_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "topology=dgx_h100" in refused(capsys, "probe", "dgx_h100")
+    assert "one line" not in refused(capsys, "doctor", "runs/first")
+    assert refused(capsys, "doctor", "topology=dgx_h100")
+
+
+def test_many_hosts_are_saved_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown(capsys, "topology=mixed_a100_h100", f"save={tmp_path / 'hosts' / 'x.txt'}")
+    body = shown(capsys, f"topology={tmp_path / 'hosts'}")
+    assert len(body["hosts"]) == 2  # type: ignore[arg-type]
+    assert "in a file of its own" in refused(
+        capsys, "probe", "topology=h100", "nodes=300", f"save={tmp_path / 'x.xml'}"
+    )
+
+
+def test_names_of_outputs_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = refused(capsys, "probe", f"save={tmp_path / 'x.yaml'}", f"picture={tmp_path / 'x.png'}")
+    assert ".json, .xml, .txt" in told
+    assert "in .svg" in told
+    both = tmp_path / "x.json"
+    assert "two outputs" in refused(capsys, "probe", f"save={both}", f"save_readings={both}")
+
+
+def test_more_hosts_than_described_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.txt"
+    path.write_text(MATRIX.format("NV4"))
+    assert "4 hosts asked for, 1 described" in refused(capsys, "probe", f"topology={path}", "nodes=4")
 
 
 def test_doctor_tells_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

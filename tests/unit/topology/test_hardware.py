@@ -220,7 +220,8 @@ def test_every_preset_card_is_in_the_table_and_fits_its_memory() -> None:
         for gpu in preset(name).gpus:
             found = peak(gpu.name)
             assert found is not None
-            assert found.memory_bytes == gpu.memory_bytes
+            assert gpu.memory_bytes is not None
+            assert 0.93 * found.memory_bytes <= gpu.memory_bytes <= found.memory_bytes
 
 
 def gpu(capability: tuple[int, int] | None) -> Device:

@@ -106,6 +106,17 @@ def test_a_gpu_with_fewer_links_is_named() -> None:
     assert text.startswith("GPU3: 10 of 12 NVLinks")
 
 
+def test_a_gpu_without_any_link_among_linked_ones_is_named() -> None:
+    whole = switched(gpus(8, "NVIDIA H200"), [18] * 8)
+    pairs = tuple(replace(pair, kind="NODE") if pair.b == "h/gpu7" else pair for pair in whole.pairs)
+    (text,) = judge(replace(whole, pairs=pairs, links=whole.links[:-1]))
+    assert text.startswith("GPU7: 0 of 18 NVLinks active")
+    mesh = machine(gpus(4, "NVIDIA A100-SXM4-40GB"), lambda a, b: "NODE" if b == 3 else "NV4")
+    (text,) = judge(mesh)
+    assert text.startswith("GPU3: 0 of 4 NVLinks active")
+    assert judge(machine(gpus(3, "NVIDIA RTX A6000"), lambda a, b: "NV4" if b < 2 else "PHB")) == ()
+
+
 def test_cards_sold_with_more_links_are_named() -> None:
     (text,) = judge(switched(gpus(4, "NVIDIA A100-SXM4-80GB"), [10] * 4))
     assert text.startswith("GPU0, GPU1, GPU2, GPU3: 10 of 12 NVLinks active")
@@ -191,3 +202,43 @@ def test_many_hosts_are_judged_one_by_one() -> None:
 def test_a_quantity_is_finite() -> None:
     with pytest.raises(TopologyError):
         replace(gpus(1)[0], memory_bytes=10**400)
+
+
+def test_one_thin_bundle_of_a_mesh_is_named() -> None:
+    (text,) = judge(machine(gpus(4), lambda a, b: "NV3" if (a, b) == (1, 2) else "NV4"))
+    assert text.startswith("GPU1, GPU2: 3 of 4 NVLinks active")
+
+
+def test_a_gpu_without_a_name_that_is_off_the_switch_is_named() -> None:
+    whole = switched(gpus(8, "unknown GPU"), [18] * 8)
+    pairs = tuple(replace(pair, kind="NODE") if "h/gpu2" in {pair.a, pair.b} else pair for pair in whole.pairs)
+    links = tuple(link for link in whole.links if link.a != "h/gpu2")
+    (text,) = judge(replace(whole, pairs=pairs, links=links))
+    assert text.startswith("GPU2: 0 of 18 NVLinks active")
+
+
+def test_links_and_pairs_that_disagree_are_contradictions() -> None:
+    topology = machine(gpus(2), lambda a, b: "NV4")
+    link = Link(a="h/gpu0", b="h/gpu1", kind="NV99", source="test")
+    assert contradictions(topology) == ()
+    assert contradictions(replace(topology, links=(replace(link, kind="NV4"),))) == ()
+    (text,) = contradictions(replace(topology, links=(link,)))
+    assert text == "h/gpu0 - h/gpu1 is NV4, but its links are NV99"
+    (text,) = contradictions(replace(machine(gpus(2), lambda a, b: "SYS"), links=(link,)))
+    assert "is SYS" in text
+    three = machine(gpus(3), lambda a, b: "NV4")
+    texts = contradictions(replace(three, links=(replace(link, kind="NV4"),)))
+    assert [text.split(",")[1] for text in texts] == [" but its links are no NVLinks"] * 2
+
+
+def test_two_gpus_at_one_address_are_a_contradiction() -> None:
+    devices = [replace(device, pci="0000:01:00.0") for device in gpus(2)]
+    assert contradictions(machine(devices, lambda a, b: "PHB")) == ("two GPUs at the PCI address 0000:01:00.0",)
+
+
+@pytest.mark.parametrize("ups", [[("s0", "s1"), ("s1", "s0")], [("s0", "s0b"), ("h/gpu0", "s0"), ("h/gpu0", "s1")]])
+def test_what_is_no_tree_is_a_contradiction(ups: list[tuple[str, str]]) -> None:
+    topology = machine(gpus(1), lambda a, b: "PHB")
+    switches = tuple(Switch(id=name, kind=SwitchKind.pcie, host="h") for name in ("s0", "s0b", "s1"))
+    links = tuple(Link(a=a, b=b, kind="PCIe", source="test") for a, b in ups)
+    assert contradictions(replace(topology, switches=switches, links=links))

@@ -38,7 +38,7 @@ def test_a_reading_is_a_value_or_an_error() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"memory_bytes": -1}, "memory_bytes -1 below 0"),
+        ({"memory_bytes": -1}, "memory_bytes -1 is not from 0"),
         ({"free_memory_bytes": -1}, "free_memory_bytes"),
         ({"numa": -1}, "numa -1"),
         ({"cores": 2}, "2 cores on a gpu"),

@@ -44,11 +44,13 @@ kinds = st.sampled_from(NetworkKind)
 def networks(draw: st.DrawFn) -> NetworkSpec:
     kind = draw(kinds)
     is_flat = kind is NetworkKind.flat
+    per_leaf = None if is_flat else draw(st.none() | st.integers(1, 5))
+    has_one_leaf = is_flat or (kind is NetworkKind.leaf_spine and per_leaf is None)
     return NetworkSpec(
         kind=kind,
         bytes_per_second=draw(st.none() | st.floats(1, 1e12)),
-        hosts_per_leaf=None if is_flat else draw(st.none() | st.integers(1, 5)),
-        oversubscription=1.0 if is_flat else draw(st.floats(1, 16)),
+        hosts_per_leaf=per_leaf,
+        oversubscription=1.0 if has_one_leaf else draw(st.floats(1, 16)),
         rails=draw(st.none() | st.integers(1, 4)) if kind is NetworkKind.rail else None,
     )
 
@@ -72,6 +74,7 @@ def test_every_field_may_be_left_out_and_kinds_take_a_dash() -> None:
         ({"kind": NetworkKind.rail, "oversubscription": 0.5}, "oversubscription 0.5 not 1 or more"),
         ({"kind": NetworkKind.rail, "oversubscription": float("inf")}, "oversubscription inf"),
         ({"kind": NetworkKind.rail, "rails": 0}, "rails 0 below 1"),
+        ({"kind": NetworkKind.leaf_spine, "oversubscription": 2.0}, "all hosts share one leaf"),
         ({"oversubscription": 2.0}, "a flat network has no uplinks"),
         ({"hosts_per_leaf": 2}, "a flat network has one switch"),
         ({"kind": NetworkKind.leaf_spine, "rails": 2}, "rails on a leaf_spine network"),

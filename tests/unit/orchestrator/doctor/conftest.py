@@ -76,9 +76,13 @@ def make_gpu(number: int = 0, **changes: Any) -> GpuEvidence:
     return replace(gpu, **changes)
 
 
-def make_machine(*gpus: GpuEvidence, p2p: int = 0, level: int = 10, **changes: Any) -> MachineEvidence:
+def make_machine(
+    *gpus: GpuEvidence, p2p: int = 0, level: int = 10, is_linked: bool | None = False, **changes: Any
+) -> MachineEvidence:
     pairs = tuple(
-        PairEvidence(a=a.id, b=b.id, level=ok(level), p2p=ok(p2p)) for at, a in enumerate(gpus) for b in gpus[at + 1 :]
+        PairEvidence(a=a.id, b=b.id, level=ok(level), p2p=ok(p2p), is_linked=is_linked)
+        for at, a in enumerate(gpus)
+        for b in gpus[at + 1 :]
     )
     machine = MachineEvidence(
         driver=ok("580.95.05"),

@@ -114,7 +114,7 @@ def readings(tmp_path: Path, visible: str | None) -> MachineReadings:
 
 
 def loads(tmp_path: Path, *, load: bool, visible: str | None = None) -> dict[str, str | None]:
-    def watcher(uuid: str, seconds: float) -> LoadEvidence:
+    def watcher(uuid: str, seconds: float, **_: Any) -> LoadEvidence:
         return LoadEvidence(gpu=uuid, bytes_per_second=seconds)
 
     found = read_evidence(

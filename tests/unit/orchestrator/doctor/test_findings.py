@@ -49,10 +49,16 @@ def test_json_is_sorted_by_gravity_and_counted() -> None:
 
 def test_text_is_sorted_and_ends_with_the_counts() -> None:
     lines = to_text(FINDINGS).splitlines()
-    assert [line.split()[0] for line in lines if line[:1].strip()] == ["error", "warning", "note", "ok", "ok", "1"]
+    assert [line.split()[0] for line in lines if line[:1].strip()] == ["error", "warning", "note", "ok", "ok", "1", "1"]
     assert "         found: nvmlInit: UNKNOWN" in lines
     assert "         do:    reboot" in lines
-    assert lines[-1] == "1 error, 1 warning, 1 note, 2 ok"
+    assert lines[-2:] == ["1 error, 1 warning, 1 note, 2 ok", "1 error: fix it before training"]
+
+
+def test_only_errors_have_the_last_word() -> None:
+    fault = error("driver", "does not answer", "nvmlInit: UNKNOWN", "reboot")
+    assert to_text((fault, fault)).endswith("\n2 errors: fix these before training\n")
+    assert to_text((warning("p2p", "off", "status 4", "test it"),)).endswith("0 errors, 1 warning, 0 notes, 0 ok\n")
 
 
 def test_text_wraps_long_evidence() -> None:

@@ -84,3 +84,9 @@ def test_a_lost_card_is_the_only_thing_said_about_it(made: Any) -> None:
     found = check_health(made.machine(made.gpu(lost="nvmlDeviceGetName: GPU_IS_LOST")), ())
     assert made.found(found) == [("gpu-lost", "error")]
     assert len(found) == 1
+
+
+def test_an_impossible_memory_is_told(made: Any) -> None:
+    gpu = made.gpu(memory_fault="nvmlDeviceGetMemoryInfo: 0 bytes")
+    (found,) = (item for item in check_health(made.machine(gpu), ()) if item.severity.value != "ok")
+    assert (found.check, found.severity.value, found.evidence) == ("memory", "warning", gpu.memory_fault)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +63,45 @@ def test_cards_without_nvlink_are_left_alone(made: Any) -> None:
 def test_modules_with_nvlink_are_known_by_name(made: Any, name: str) -> None:
     found = check_nvlink(two(made, made.nvlink(0, 0), made.nvlink(0, 0), name=name), made.manager())
     assert made.found(found) == [("nvlink", "error")]
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_one_dark_card_among_working_ones_is_the_card_s_fault(made: Any, running: bool) -> None:
+    links = [made.nvlink(*[1] * 18)] * 7 + [made.nvlink(*[0] * 18)]
+    found = check_nvlink(two(made, *links), made.manager(running=made.ok(running)))
+    assert made.found(found) == [("nvlink", "error")]
+    assert "0000:17:00.0: all its NVLinks are down" in found[0].title
+    assert "7 equal GPU(s) have up to 18" in found[0].evidence
+    assert "Install nvidia-fabricmanager" not in found[0].remedy
+    assert "GPU-7" in found[0].remedy
+
+
+@pytest.mark.parametrize("ports", [0, 18])
+def test_one_unreadable_card_among_working_ones_is_told(made: Any, ports: int) -> None:
+    working = made.nvlink(*[1] * 18)
+    silent = replace(working, ports=(made.bad("UNKNOWN"),) * ports)
+    found = check_nvlink(two(made, working, working, silent), made.manager())
+    assert made.found(found) == [("nvlink", "warning")]
+    assert "0000:12:00.0" in found[0].title
+    assert "fabricmanager" not in found[0].remedy
+
+
+def test_a_bridge_that_joins_only_two_of_four_cards_is_no_fault(made: Any) -> None:
+    links = [made.nvlink(1, 1)] * 2 + [made.nvlink(0, 0)] * 2
+    assert made.found(check_nvlink(two(made, *links, name="NVIDIA A100-PCIE-40GB"), made.manager())) == []
+
+
+def test_mig_switches_nvlink_off_and_is_no_fault(made: Any) -> None:
+    gpus = [made.gpu(0, name=SXM, nvlink=made.nvlink(1, 1)), made.gpu(1, name=SXM, nvlink=made.nvlink(0, 0), mig=True)]
+    assert made.found(check_nvlink(made.machine(*gpus), made.manager())) == []
+
+
+def test_one_card_outside_the_fabric_of_the_others(made: Any) -> None:
+    links = [made.nvlink(1, fabric=made.ok(3)), made.nvlink(1, fabric=made.ok(2))]
+    (found,) = check_nvlink(two(made, *links), made.manager())
+    assert (found.check, found.severity.value) == ("fabric-manager", "error")
+    assert "1 GPU(s) have not joined" in found.title
+    assert "Install nvidia-fabricmanager" not in found.remedy
 
 
 def test_a_card_with_fewer_ports_than_its_equals(made: Any) -> None:

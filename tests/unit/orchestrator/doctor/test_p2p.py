@@ -33,9 +33,13 @@ def test_working_p2p_has_no_findings(made: Any) -> None:
     ("status", "level", "severity", "said"),
     [
         (4, 10, "warning", "DISABLED_BY_REGKEY"),
-        (1, 20, "warning", "CHIPSET_NOT_SUPPORTED"),
+        (4, 50, "warning", "DISABLED_BY_REGKEY"),
+        (1, 20, "note", "CHIPSET_NOT_SUPPORTED"),
         (2, 10, "note", "GPU_NOT_SUPPORTED"),
+        (5, 10, "note", "NOT_SUPPORTED"),
+        (3, 10, "warning", "IOH_TOPOLOGY_NOT_SUPPORTED"),
         (3, 50, "note", "IOH_TOPOLOGY_NOT_SUPPORTED"),
+        (6, 10, "note", "STATUS_UNKNOWN"),
     ],
 )
 def test_p2p_that_is_off(made: Any, status: int, level: int, severity: str, said: str) -> None:
@@ -44,10 +48,45 @@ def test_p2p_that_is_off(made: Any, status: int, level: int, severity: str, said
     assert said in found[0].evidence
 
 
-def test_nvlink_at_both_ends_makes_a_far_pair_near(made: Any) -> None:
-    gpus = (made.gpu(at, nvlink=made.nvlink(1, 1)) for at in range(2))
-    found = check_p2p(made.machine(*gpus, p2p=2, level=50), pci(made, 0, 0))
+@pytest.mark.parametrize("status", [1, 2, 3, 5])
+def test_nvlink_between_far_gpus_promises_p2p(made: Any, status: int) -> None:
+    found = check_p2p(two(made, p2p=status, level=50, is_linked=True), pci(made, 0, 0))
     assert made.found(found) == [("p2p", "warning")]
+
+
+@pytest.mark.parametrize("status", [1, 2, 5])
+def test_cards_without_p2p_get_no_advice_to_change_anything(made: Any, status: int) -> None:
+    (found,) = (item for item in check_p2p(two(made, p2p=status), pci(made, 0, 0)) if item.check == "p2p")
+    assert "not supported here" in found.title
+    assert "host memory" in found.title
+    assert found.remedy.startswith("Nothing to repair")
+
+
+def three(made: Any, *statuses: int, linked: tuple[bool | None, ...] = (False,) * 3, names: str = "AAA") -> Any:
+    machine = made.machine(*(made.gpu(at, name=f"NVIDIA {letter}") for at, letter in enumerate(names)))
+    rows = zip(machine.pairs, statuses, linked, strict=True)
+    pairs = tuple(replace(pair, p2p=made.ok(status), is_linked=join) for pair, status, join in rows)
+    return replace(machine, pairs=pairs)
+
+
+def p2p_only(made: Any, machine: Any) -> list[tuple[str, str]]:
+    return [item for item in made.found(check_p2p(machine, made.pci())) if item[0] == "p2p"]
+
+
+def test_a_pair_that_differs_from_its_equals_is_told(made: Any) -> None:
+    assert p2p_only(made, three(made, 0, 0, 1)) == [("p2p", "warning")]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"linked": (True, False, False)},  # a bridge joins two of three cards: the others are of another kind
+        {"linked": (None, None, None)},  # who is joined is unknown
+        {"names": "AAB"},
+    ],
+)
+def test_pairs_of_other_kinds_accuse_nobody(made: Any, changes: dict[str, Any]) -> None:
+    assert p2p_only(made, three(made, 0, 1, 1, **changes)) == [("p2p", "note")]
 
 
 def test_unknown_status_is_a_note(made: Any) -> None:

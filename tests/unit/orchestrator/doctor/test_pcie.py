@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.doctor.checks_pcie import check_pcie
+from orchestrator.doctor.evidence import LoadEvidence, NoLoad
 
 
 def judged(made: Any, load: Any = None, **pcie: Any) -> Any:
@@ -81,3 +82,26 @@ def test_an_unknown_card_is_a_note(made: Any) -> None:
 def test_the_bridges_of_a_virtual_machine_are_not_believed(made: Any) -> None:
     gpu = made.gpu(pcie=made.pcie(slot_generation=made.ok(1), slot_width=made.ok(1)))
     assert made.found(check_pcie(made.machine(gpu, is_virtual=made.ok(value=True)), (made.load(),))) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (NoLoad.SWITCHED_OFF, "without load=false"),
+        (NoLoad.HIDDEN, "unset CUDA_VISIBLE_DEVICES"),
+        (NoLoad.BUSY, "in use"),
+        (NoLoad.CUDA_FAILED, "cuda-start"),
+        (NoLoad.NOT_TRIED, "cuda-start"),
+        (NoLoad.NO_TORCH, "torch built for CUDA"),
+    ],
+)
+def test_each_reason_for_no_measurement_has_its_own_way_out(made: Any, kind: NoLoad, said: str) -> None:
+    (found,) = judged(made, LoadEvidence(gpu="GPU-0", kind=kind, failure="why"))
+    assert (found.severity.value, found.evidence) == ("note", "why")
+    assert said in found.remedy
+    assert "load=true" not in found.remedy
+
+
+def test_a_mig_device_is_not_blamed_for_its_share_of_the_link(made: Any) -> None:
+    gpu = made.gpu(mig=True, slices=("MIG-1",))
+    assert made.found(check_pcie(made.machine(gpu), (made.load(rate=5e9),))) == [("pcie-link", "note")]

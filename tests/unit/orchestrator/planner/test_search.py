@@ -25,6 +25,7 @@ from orchestrator.config import (
     Precision,
 )
 from orchestrator.errors import ExitCode, NothingFits, UserError
+from orchestrator.planner.explain import explain
 from orchestrator.planner.plan import Plan, dumps
 from topology.model import Device, DeviceKind, Host, Topology
 from topology.presets import cpu_host, preset
@@ -106,7 +107,7 @@ def test_global_batch_is_kept_by_uneven_shares(plan_for: Planner) -> None:
 def test_faster_cards_take_more_rows(plan_for: Planner) -> None:
     fast, slow = preset("1x24gb").hosts[0], _one_gpu("Tesla T4", 16, (7, 5)).hosts[0]
     devices = (fast.devices[0], replace(slow.devices[0], host=fast.name))
-    plan = plan_for("7b", Topology(hosts=(replace(fast, devices=devices),)))
+    plan = plan_for("7b", Topology(hosts=(replace(fast, devices=devices),)), devices=2)
     shares = plan.chosen.strategy.shares
     assert shares[0] > shares[1]
     assert any("differ" in warning for warning in plan.warnings)
@@ -221,7 +222,7 @@ def test_host_memory_is_a_limit_too(plan_for: Planner) -> None:
         plan_for("tiny", small)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     rows=st.integers(2, 70),
     machine=st.sampled_from(["1x24gb", "2x24gb-pcie", "4xv100-16gb", "8xh100", "cpu"]),
@@ -234,3 +235,58 @@ def test_plans_are_deterministic_and_keep_the_batch(plan_for: Planner, rows: int
         strategy = choice.strategy
         assert sum(strategy.shares) == rows
         assert len(strategy.micro) == strategy.world_size
+
+
+def _mixed_hosts() -> Topology:
+    def host(name: str, gpu: str, memory_gib: int, capability: tuple[int, int]) -> Host:
+        device = Device(
+            id=name,
+            host=name,
+            kind=DeviceKind.gpu,
+            name=gpu,
+            memory_bytes=memory_gib * GIB,
+            compute_capability=capability,
+        )
+        devices = tuple(replace(device, id=f"{name}-{at}") for at in range(2))
+        return Host(name=name, memory_bytes=256 * GIB, cores=64, devices=devices)
+
+    slow, fast = ("a", "NVIDIA A100-SXM4-40GB", 40, (8, 0)), ("h", "NVIDIA H100 80GB HBM3", 80, (9, 0))
+    return Topology(hosts=(host(*slow), host(*fast)))
+
+
+def test_mixed_hosts_share_rows_by_speed_and_tell_what_equal_rows_would_take(plan_for: Planner) -> None:
+    plan = plan_for("8b", _mixed_hosts(), tokens=1024, nodes=2, devices=4, batch=BatchConfig(global_=48))
+    shares = plan.chosen.strategy.shares
+    assert sum(shares) == 48
+    assert shares[2] > shares[0]
+    (sentence,) = [reason for reason in plan.reasons if "equal shares would take" in reason]
+    assert float(sentence.split("would take ")[1].split(" times")[0]) > 1.05
+    assert "2 x NVIDIA A100-SXM4-40GB (40.0 GiB), 2 x NVIDIA H100 80GB HBM3 (80.0 GiB)" in plan.machine
+
+
+def test_fewer_devices_are_an_answer(plan_for: Planner) -> None:
+    """Two cards that only a slow network joins do not help a tiny step: one is as fast."""
+    plan = plan_for("tiny", "2x24gb-pcie", tokens=64, batch=BatchConfig(global_=2))
+    assert plan.chosen.strategy.world_size == 1
+    assert any("of 2 devices (one GPU)" in reason for reason in plan.reasons)
+    whole = plan_for("tiny", "2x24gb-pcie", tokens=64, batch=BatchConfig(global_=2), devices=2)
+    assert plan.chosen.estimate.tokens_per_second > 0.98 * whole.chosen.estimate.tokens_per_second
+
+
+def test_the_short_list_tells_where_time_and_memory_go(plan_for: Planner) -> None:
+    text = explain(plan_for("8b", "2x24gb-pcie"))
+    assert "time goes to" in text
+    assert "memory goes to" in text
+    assert text.count("products ") >= 3
+
+
+def test_offload_is_searched_where_it_is_open(plan_for: Planner) -> None:
+    found = plan_for("8b", "2x24gb-pcie", engine=EngineConfig(name=Engine.zero3), devices=2).ranked
+    places = {choice.strategy.zero3.offload_param for choice in found if choice.strategy.zero3 is not None}
+    assert places == {Offload.none, Offload.cpu}
+    nvme = EngineConfig(name=Engine.zero3, nvme_path="/fast")
+    more = plan_for("8b", "2x24gb-pcie", engine=nvme, devices=2).ranked
+    assert Offload.nvme in {c.strategy.zero3.offload_param for c in more if c.strategy.zero3 is not None}
+    fixed = EngineConfig(name=Engine.zero3, offload_param=Offload.cpu)
+    only = plan_for("8b", "2x24gb-pcie", engine=fixed, devices=2).ranked
+    assert {c.strategy.zero3.offload_param for c in only if c.strategy.zero3 is not None} == {Offload.cpu}

@@ -101,12 +101,15 @@ STAND_IN = Path(__file__).parent / "nvml_stand_in.c"
 RECORD = """
 import json, os, sys
 from pathlib import Path
-from topology.probe.local import read_machine
-from topology.probe.readings import readings_to_json
+from topology.probe.nvml import read_nvml
+from topology.probe.readings import MachineReadings, readings_to_json
+from topology.probe.sysfs import read_host
 for line in sys.stdin:
     job = json.loads(line)
     os.environ["STAND_IN_MACHINE"] = job["machine"]
-    print(json.dumps(readings_to_json(read_machine(Path(job["root"]), job["environment"]))))
+    nvml = read_nvml(job["environment"])
+    addresses = tuple(gpu.pci.value for gpu in nvml.gpus if gpu.pci.value is not None)
+    print(json.dumps(readings_to_json(MachineReadings(host=read_host(Path(job["root"]), addresses), nvml=nvml))))
 """
 
 

@@ -60,7 +60,7 @@ def test_a_label_of_the_tree_serves_where_the_driver_has_none(made: Any) -> None
     silent = [replace(row, level=made.bad("UNKNOWN")) for row in nvml.ancestors]
     found = join(gpus, silent, "box", frozenset(), {frozenset(("a", "b")): "PXB"})
     assert [(pair.a, pair.b, pair.kind) for pair in found.pairs] == [("a", "b", "PXB")]
-    assert len(found.warnings) == 2
+    assert found.warnings == ("GPU 0 - GPU 2, GPU 1 - GPU 2: topology level unreadable (UNKNOWN)",)
 
 
 @given(st.sets(st.integers(0, 300)))

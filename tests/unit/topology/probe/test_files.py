@@ -147,3 +147,45 @@ def test_a_snapshot_with_pairs_no_tree_has_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(json.dumps(data))
     assert "no PCIe tree has both" in refused(path)
+
+
+def test_a_link_back_to_the_folder_counts_nothing_twice(tmp_path: Path) -> None:
+    folder = tmp_path / "hosts"
+    folder.mkdir()
+    (folder / "a.txt").write_text(MATRIX)
+    (folder / "self").symlink_to(folder)
+    (folder / "up").symlink_to(tmp_path)
+    assert len(read_topology(folder).hosts) == 1
+
+
+def test_faults_of_the_network_file_name_it(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(MATRIX)
+    (tmp_path / "network.json").write_text('{"kind": "ring", "rails": -1}')
+    with pytest.raises(TopologyError) as caught:
+        read_topology(tmp_path)
+    assert all(problem.startswith("network.json: ") for problem in caught.value.problems)
+    assert len(caught.value.problems) == 2
+
+
+def test_a_snapshot_by_hand_needs_no_pairs(tmp_path: Path) -> None:
+    body = {
+        "schema": "trainmaster.topology/1",
+        "hosts": [{"devices": [{"id": "a", "name": "G"}, {"id": "b", "name": "G"}]}],
+        "links": [{"a": "a", "b": "b", "kind": "NV4", "bytes_per_second": 1e11, "source": "hand"}],
+    }
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(body))
+    assert [pair.kind for pair in read_topology(path).pairs] == ["NV4"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_wide_text_without_its_mark(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "topo.txt"
+    path.write_bytes(MATRIX.encode(encoding))
+    assert [pair.kind for pair in read_topology(path).pairs] == ["NV4"]
+
+
+def test_a_driver_that_failed_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "topo.txt"
+    path.write_text("$ nvidia-smi topo -m\nFailed to initialize NVML: Driver/library version mismatch\n")
+    assert "another version" in refused(path)

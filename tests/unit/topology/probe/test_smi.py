@@ -12,8 +12,9 @@ import pytest
 
 from topology.codec import from_json, to_json
 from topology.errors import TopologyError
+from topology.judge import judged
 from topology.model import Topology
-from topology.probe.smi import parse_smi, parse_smi_matrices, recognises
+from topology.probe.smi import failure_of, parse_smi, parse_smi_matrices, recognises
 from topology.probe.smi_text import read_matrices
 
 DATA = Path(__file__).parent / "data"
@@ -100,6 +101,12 @@ WILD = {
     "drawn table": GOOD.replace("\t", " \u2502 "),
     "script": "\x1b]0;me\x07$ nvidia-smi tpo\b\bopo -m\r\n" + GOOD.replace("\n", "\r\r\n"),
     "line numbers": "".join(f"{at:4d}  {line}\n" for at, line in enumerate(GOOD.splitlines(), start=9)),
+    "added by a change": "".join(f"+{line}\n" for line in ["", *GOOD.splitlines(), "Legend:"]),
+    "taken away by a change": "".join(f"-{line}\n" for line in GOOD.splitlines()),
+    "a coloured change": "".join(f"\x1b[32m+{line}\x1b[m\n" for line in GOOD.splitlines()),
+    "breaks of a page": f"| see | `nvidia-smi topo -m`<br><br>```<br>{GOOD.replace(chr(10), '<br>')}X = Self<br>``` |",
+    "breaks in titles": GOOD.replace("CPU Affinity", "CPU<br/>Affinity").replace("\n", "<br />\n"),
+    "glued labels": GOOD.replace(" X \tNV4", "XNV4").replace("NV4\t X ", "NV4X"),
     "prose about it": f"We joined GPU0 GPU1 by a bridge.\nGPU0 and GPU1:\n{GOOD}GPU1 is the hot one\n",
 }
 
@@ -215,6 +222,22 @@ REFUSED = {
         "line 1: 'ROCm System Management': the output of AMD's tool",
     ),
     "MetaX": (matrix("X MX", "MX X") + "\n  MX = MetaXLink", "line 4: 'MetaX': the output of MetaX's tool"),
+    "more links than a GPU has": (
+        matrix("X NV999", "NV999 X"),
+        "line 2: row GPU0 has NV999, but no GPU has more than 36",
+    ),
+    "a column of the CPU": (
+        matrix("X NV1 PHB", "NV1 X PHB", "PHB PHB X", names="GPU0 GPU1 CPU"),
+        "line 1: column CPU, ne",
+    ),
+    "columns of other things": (
+        matrix("X PHB PHB", "PHB X PHB", "PHB PHB X", names="GPU0 SSD0 switch1"),
+        "line 1: column SSD0, switch1, neither GPU nor NIC",
+    ),
+    "labels glued, one lost": ("  GPU0 GPU1 NIC0\nGPU0 X NODEPIX\nGPU1 NODE XPIX\nNIC0 PIX PI X\n", "row NIC0 has PI"),
+    "labels and affinities glued": ("  GPU0 GPU1 CPU Affinity\nGPU0 X NODE0-3\nGPU1 NODE X0-3\n", "GPU1 has 1 labels"),
+    "lower case": (GOOD.lower(), "no matrix"),
+    "a change of rows": (GOOD.replace("GPU1\tNV4", "-GPU1\tNV2\t X \t8-15\t1\n+GPU1\tNV4"), "without the rows GPU1"),
     "UTF-16": ("line\n" + "\0".join(GOOD), "line 2: a NUL character"),
 }
 
@@ -243,13 +266,19 @@ def test_odd_but_possible_machines_are_read_with_a_warning() -> None:
     unequal = parse_smi(matrix("X NV12", "NV10 X"), host="box")
     assert list(kinds(unequal).values()) == ["NV10"]
     assert "smaller count" in unequal.warnings[1]
+
+
+def test_what_any_topology_is_judged_by_is_told_once() -> None:
     degraded = matrix("X NV12 SYS SYS", "NV12 X SYS SYS", "SYS SYS X NV10", "SYS SYS NV10 X")
-    assert "GPU2, GPU3: fewer NVLinks" in parse_smi(degraded, host="box").warnings[1]
-    mesh = matrix("X NV1 NV2", "NV1 X NV2", "NV2 NV2 X")
-    assert not any("fewer" in warning for warning in parse_smi(mesh, host="box").warnings)
     flat = "  GPU0 GPU1 CPU Affinity NUMA Affinity\nGPU0 X {} 0-3 0\nGPU1 {} X 0-3 {}"
-    assert "SYS although on one NUMA node" in parse_smi(flat.format("SYS", "SYS", 0), host="box").warnings[1]
-    assert "nearer than SYS" in parse_smi(flat.format("PHB", "PHB", 1), host="box").warnings[1]
+    for text, told in [
+        (degraded, "10 of 12 NVLinks"),
+        (flat.format("SYS", "SYS", 0), "SYS although on one NUMA node"),
+        (flat.format("PHB", "PHB", 1), "nearer than SYS"),
+    ]:
+        warnings = judged(parse_smi(text, host="box")).warnings
+        assert len([warning for warning in warnings if told in warning]) == 1
+        assert not any("fewer NVLinks" in warning for warning in warnings)
 
 
 def test_a_row_without_the_node_that_others_have_is_told() -> None:
@@ -271,6 +300,41 @@ def test_recognises_damaged_and_foreign_matrices_but_no_other_text() -> None:
     assert not recognises("GPU0 and GPU1 are far apart")
     assert not recognises('<system version="1"/>')
     assert not recognises("")
+
+
+FAILED = {
+    "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.183": "another version",
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that": "no NVIDIA driver",
+    "NVIDIA-SMI has failed because it couldn\u2019t communicate with the NVIDIA driver.": "no NVIDIA driver",
+    "Failed to initialize NVML: Driver Not Loaded": "no NVIDIA driver",
+    "Failed to initialize NVML: Unknown Error": "could not start",
+    "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.": "library is missing",
+    "No devices were found": "no GPU there",
+    "Unable to determine the device handle for GPU 0000:01:00.0: Unknown Error": "no longer answers",
+    "bash: line 1: nvidia-smi: command not found": "not installed",
+    "zsh: command not found: nvidia-smi": "not installed",
+    "sh: 1: nvidia-smi: not found": "not installed",
+    "'nvidia-smi' is not recognized as an internal or external command": "not installed",
+}
+
+
+@pytest.mark.parametrize("message", FAILED)
+def test_a_failure_in_place_of_a_matrix_is_named(message: str) -> None:
+    text = f"$ nvidia-smi topo -m\r\n\x1b[31m{message}\n"
+    told = failure_of(text)
+    assert told is not None
+    assert told.startswith("line 2: ")
+    assert FAILED[message] in told
+    assert told.isprintable()
+    assert refusal(text) == told
+
+
+def test_other_text_is_no_failure() -> None:
+    for text in ("", GOOD, "found nothing", "{}", "No" + " devices" * 100, "\x00" * 1000):
+        assert failure_of(text) is None
+    text = matrix("X PIX", "PIX") + "\nNo devices were found"
+    assert "row GPU1 has 1 labels" in refusal(text)
+    assert "no GPU there" not in refusal(text)
 
 
 WIDE = "  " + " ".join(f"GPU{at}" for at in range(10_000))
@@ -304,6 +368,11 @@ HOSTILE = {
     "headers in rows": lambda: ("GPU0 GPU1 X " * 5_000 + "\n") * 5,
     "hosts": lambda: "".join(f"n{at}: GPU0 GPU1\nn{at}: GPU0 X\n" for at in range(3_000)),
     "hosts without end": lambda: "----\nn[1-2000]\n----\n" * 3_000,
+    "files": lambda: ("==> " + "a/" * 140 + " <==\n") * 3_500,
+    "prompts": lambda: ("srun " + "-wa " * 18 + "b" * 90 + " nvidia-smi\n") * 3_000,
+    "users": lambda: ("(a) [a@" + "b." * 49 + " " + "c" * 90 + "\n") * 5_000,
+    "signs": lambda: ("+" + " " * 32 + "\n") * 19_000,
+    "glued labels": lambda: ("GPU0 X " + "PIX" * 120 + "q\n") * 1_500,
     "tables": lambda: ("| 0 A On " * 5_000 + "\n") * 6,
     "lists": lambda: ("GPU 0: a (UUID: " * 3_500 + "\n") * 5,
     "full": lambda: matrix(*(" ".join("X" if a == b else "NODE" for b in range(257)) for a in range(257))),
@@ -315,6 +384,7 @@ def test_hostile_text_is_refused_in_time_and_memory(case: str) -> None:
     text = HOSTILE[case]()
     start = time.perf_counter()
     recognises(text)
+    failure_of(text)
     if case == "legends":
         parse_smi(text, host="box")
     else:

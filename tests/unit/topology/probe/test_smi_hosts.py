@@ -39,6 +39,18 @@ FORMS = {
     "a loop": headed(lambda host: f"=== {host} ==="),
     "files": headed(lambda host: f"==> {host} <=="),
     "ansible": headed(lambda host: f"{host} | CHANGED | rc=0 >>"),
+    "marks": headed(lambda host: f">> {host}"),
+    "marks of Markdown": headed(lambda host: f"### {host}"),
+    "brackets above": headed(lambda host: f"[{host}]"),
+    "names above": headed(lambda host: f"Hostname: {host}"),
+    "files in folders": headed(lambda host: f"==> logs/{host}.txt <=="),
+    "folders with files": headed(lambda host: f"==> {host}/topo.txt <=="),
+    "prompts of root": headed(lambda host: f"[root@{host} ~]# nvidia-smi topo -m"),
+    "prompts": headed(lambda host: f"(base) me@{host}:~/some where$ nvidia-smi topo -m"),
+    "prompts of zsh": headed(lambda host: f"me@{host} ~ % nvidia-smi topo -m"),
+    "short prompts": headed(lambda host: f"{host}$ nvidia-smi topo -m"),
+    "commands at hosts": headed(lambda host: f"me@login:~$ ssh -o BatchMode=yes root@{host} 'nvidia-smi topo -m'"),
+    "steps at hosts": headed(lambda host: f"$ srun -N1 -w {host} nvidia-smi topo -m"),
     "pssh": headed(lambda host: f"[1] 12:00:00 [SUCCESS] {host}"),
 }
 
@@ -68,6 +80,10 @@ def test_ranks_of_srun_and_mpirun_are_hosts() -> None:
     [
         ONE,
         f"Before:\n{ONE}\nAfter:\n{ONE}",
+        f"me@box:~$ nvidia-smi topo -m\n{ONE}me@box:~$ nvidia-smi topo -m\n{ONE}me@box:~$\n",
+        f"me@box1:~$ nvidia-smi\nbash: nvidia-smi: command not found\nme@box2:~$ nvidia-smi topo -m\n{ONE}",
+        f"### GPU0\n{ONE}\n### GPU1\n{ONE}",
+        f"me@mail.org wrote:\n{ONE}\nyou@mail.com wrote:\n{ONE}",
         f"step1:\n{ONE}\nstep2:\n{ONE}",
         "\n".join(f"node01: {line}" for line in LINES),
         "\n".join(f"{at:3}: {line}" for at, line in enumerate(LINES)),
@@ -88,6 +104,16 @@ def test_damage_of_one_host_is_told_with_its_line_in_the_whole_text() -> None:
     assert caught.value.problems == ("node02: lines 4 and 6: GPU0 - GPU1 is NV4 one way and SYS the other",)
     with pytest.raises(TopologyError, match="node02"):
         parse_smi_hosts("\n".join(line for line in text.splitlines() if not line.startswith("node02: GPU1")))
+
+
+def test_a_host_whose_driver_failed_is_told() -> None:
+    failed = "Failed to initialize NVML: Driver/library version mismatch"
+    with pytest.raises(TopologyError) as caught:
+        parse_smi_hosts(f"{FORMS['ansible']}node03 | FAILED | rc=18 >>\n{failed}\n")
+    (problem,) = caught.value.problems
+    assert problem.startswith("node03: line 30: 'Failed to initialize NVML")
+    with pytest.raises(TopologyError, match=r"node03: line 13: .* another version"):
+        read_smi("\n".join([*(f"node01: {line}" for line in LINES), f"node03: {failed}"]), host="x")
 
 
 def test_what_is_true_of_some_hosts_is_told_of_these() -> None:

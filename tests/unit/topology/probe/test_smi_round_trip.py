@@ -104,7 +104,9 @@ def write(machine: Machine, form: Form) -> str:
         lines.append(between.join([name, *cells, *tail]) + ("" if at < gpus or form.is_short else between * 3))
     if is_aligned:
         lines = [line.expandtabs(8) for line in lines]
-    if form.width is not None and not is_log:
+    # Bars alone on a line, as in a table that is broken after each word, leave nothing to go by.
+    is_too_narrow = form.between == " | " and (form.width or 0) < 20
+    if form.width is not None and not is_log and not is_too_narrow:
         lines = [part for line in lines for part in broken(line, form.width)]
     if form.has_blank_lines and not is_log:
         lines = [part for line in lines for part in ((line,) if form.width else (line, ""))]

@@ -75,7 +75,6 @@ def test_a_gpu_that_lost_links_has_a_narrower_bundle_to_the_switch() -> None:
     topology = parse_smi(matrix(*map(" ".join, rows)), host="h")
     assert {a: kind for a, _, kind in nvlinks(topology)}["h/gpu2"] == "NV10"
     assert [kind for _, _, kind in nvlinks(topology)].count("NV12") == 7
-    assert any("GPU2: fewer NVLinks" in warning for warning in topology.warnings)
 
 
 def test_counts_no_machine_has_make_no_links() -> None:
@@ -110,10 +109,10 @@ def test_two_outputs_of_m_that_differ_are_not_mixed() -> None:
     topology = parse_smi(text, host="h")
     assert kinds(topology) == ["NV4"]
     assert "the matrix at line 2 is taken" in topology.warnings[1]
-    assert "matrix=2 takes that of line 7" in topology.warnings[1]
+    assert "topology.matrix=2 takes that of line 7" in topology.warnings[1]
     assert kinds(parse_smi(text, host="h", matrix=2)) == ["NODE"]
     assert kinds(parse_smi(text, host="h", matrix=1)) == ["NV4"]
-    with pytest.raises(TopologyError, match="2 matrices, with headers at lines 2, 7"):
+    with pytest.raises(TopologyError, match=r"headers at lines 2, 7; do: give topology.matrix a number from 1 to 2"):
         parse_smi(text, host="h", matrix=3)
     with pytest.raises(TopologyError):
         parse_smi(text, host="h", matrix=0)
@@ -123,6 +122,41 @@ def test_labels_that_contradict_are_two_machines() -> None:
     shown = matrix("X NV4 SYS", "NV4 X SYS", "SYS SYS X")
     topology = parse_smi(shown + "\n" + uniform(3, "PHB"), host="h")
     assert any("a matrix that differs" in warning for warning in topology.warnings)
+
+
+TOLD = "  GPU0 GPU1 CPU Affinity NUMA Affinity\nGPU0 X {0} {1} {2}\nGPU1 {0} X {1} {2}\n"
+
+
+@pytest.mark.parametrize(
+    ("between", "cpus", "node", "is_one"),
+    [
+        ("", "0-23", "N/A", True),
+        ("", "0-11", "N/A", False),
+        ("", "0-23", "1", True),
+        ("Legend:\n\n  X    = Self\n```\n\n```text\n", "0-23", "N/A", True),
+        ("nvidia-smi topo -mp\n", "0-11", "N/A", False),
+        ("on another machine:\n", "0-23", "N/A", False),
+        ("On a machine without NVLink GPU0 and GPU1 look like this\n", "N/A", "N/A", False),
+        ("\u5728\u4e0d\u540c\u7684\u673a\u5668\u4e0a\n", "N/A", "N/A", False),
+        ("And the PCIe places, by `nvidia-smi topo -mp`:\n", "0-23", "N/A", True),
+    ],
+)
+def test_m_and_mp_are_of_one_machine(between: str, cpus: str, node: str, is_one: bool) -> None:
+    topology = parse_smi(TOLD.format("NV2", "0-23", "N/A") + "\n" + between + TOLD.format("PHB", cpus, node), host="h")
+    assert kinds(topology) == ["NV2"]
+    assert any("PCIe places are those" in warning for warning in topology.warnings) == is_one
+    assert any("a matrix that differs" in warning for warning in topology.warnings) != is_one
+
+
+def test_a_nic_may_have_the_name_of_another_part() -> None:
+    names = ("gpu0", "node0", "bridge0", "pcie0", "nvswitch")
+    columns = " ".join(["GPU0", "GPU1", *(f"NIC{at}" for at in range(len(names)))])
+    legend = "".join(f"NIC{at}: {name}\n" for at, name in enumerate(names))
+    size = len(names) + 2
+    rows = [" ".join("X" if a == b else "NV4" if a + b == 1 else "PIX" for b in range(size)) for a in range(size)]
+    topology = parse_smi(matrix(*rows, names=columns) + legend, host="h")
+    assert [nic.name for nic in topology.nics] == list(names)
+    assert set(pcie_labels(topology).values()) == {"PIX"}
 
 
 def test_a_repeat_completes_what_the_first_left_out() -> None:

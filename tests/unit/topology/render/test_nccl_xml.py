@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from topology.checks import printable
 from topology.errors import TopologyError
 from topology.model import Device, DeviceKind, Host, Link, Nic, Pair, Pcie, Switch, SwitchKind, Topology
 from topology.presets import preset, preset_names
 from topology.probe.nccl_xml import parse_nccl_xml
 from topology.render.nccl_xml import nccl_xml
+from topology.units import GIB
 
 GEN5 = Pcie(max_generation=5, max_width=16)
 
@@ -59,12 +61,12 @@ def test_the_file_of_a_small_machine() -> None:
   <cpu numaid="0" affinity="00000003,0000000f">
     <pci busid="0000:10:00.0" class="0x060400">
       <pci busid="0000:11:00.0" class="0x03" link_speed="32.0 GT/s PCIe" link_width="16">
-        <gpu dev="0" sm="90" rank="0">
+        <gpu dev="0" sm="90" rank="0" trainmaster_name="a GPU">
           <nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/>
         </gpu>
       </pci>
       <pci busid="0000:12:00.0" class="0x03" link_speed="32.0 GT/s PCIe" link_width="16">
-        <gpu dev="1" sm="90" rank="1">
+        <gpu dev="1" sm="90" rank="1" trainmaster_name="a GPU">
           <nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/>
         </gpu>
       </pci>
@@ -101,15 +103,12 @@ def test_presets_survive_their_files() -> None:
                 continue
             again = back(text)
             pci = {device.id: device.pci for device in (*host.devices, *again.devices)}
-            # Buses of one host bridge have no mark in the file.
-            carried = {"PHB": "NODE"}
-            wanted = {
-                frozenset((pci[pair.a], pci[pair.b])): carried.get(pair.kind, pair.kind)
-                for pair in topology.pairs
-                if pair.a in pci
-            }
-            found = {frozenset((pci[p.a], pci[p.b])): carried.get(p.kind, p.kind) for p in again.pairs}
-            assert found == wanted, name
+            wanted = {frozenset((pci[pair.a], pci[pair.b])): pair.kind for pair in topology.pairs if pair.a in pci}
+            assert {frozenset((pci[p.a], pci[p.b])): p.kind for p in again.pairs} == wanted, name
+            gpus = [device for device in host.devices if device.kind is DeviceKind.gpu]
+            assert [(gpu.name, gpu.memory_bytes) for gpu in again.gpus] == [
+                (gpu.name, gpu.memory_bytes) for gpu in sorted(gpus, key=lambda gpu: gpu.index or 0)
+            ], name
             assert nccl_xml(again) == text, name
 
 
@@ -173,6 +172,10 @@ def test_all_that_a_file_cannot_carry_is_told_at_once() -> None:
         (one_host(), "neither a GPU nor a network adapter"),
         (one_host(nics=(Nic(id="box/a", name="a\x01", kind="ethernet"),)), "characters XML has not"),
         (one_host(nics=(Nic(id="box/a", name="\ud800", kind="ethernet"),)), "characters XML has not"),
+        (one_host(nics=(Nic(id="box/a", name=" a", kind="ethernet"),)), "begins or ends with a blank"),
+        (one_host(nics=(Nic(id="box/a", name="", kind="ethernet"),)), "is empty"),
+        (one_host(nics=tuple(Nic(id=f"box/{at}", name="a", kind="ethernet") for at in "ab")), "two ports of the name"),
+        (one_host(gpu("a", "0000:01:00.0", uuid="u"), gpu("b", "0000:02:00.0", uuid="u")), "two GPUs of the UUID 'u'"),
         (one_host(nics=(Nic(id="box/a", name="&" * 60, kind="ethernet"),)), "longer than the 253 bytes NCCL reads"),
         (
             one_host(switches=tuple(Switch(id=f"box/{at}", kind=SwitchKind.socket, host="box", numa=0) for at in "ab")),
@@ -192,6 +195,42 @@ def test_what_no_file_can_carry_is_refused(topology: Topology, told: str) -> Non
     with pytest.raises(TopologyError) as caught:
         nccl_xml(topology)
     assert told in caught.value.found
+
+
+@pytest.mark.parametrize("name", ["a\x00b", "a\x1b[2Jb", "\ud800", "a\nb", "\x85", "\u202e'\"<&>", " x "])
+def test_a_name_no_terminal_should_get_is_written_as_an_escape(name: str) -> None:
+    text = nccl_xml(one_host(replace(gpu("a", "0000:01:00.0"), name=name, memory_bytes=GIB, uuid="GPU-1")))
+    assert text.replace("\n", "").isprintable()
+    again = back(text).gpus[0]
+    assert (again.name, again.memory_bytes, again.uuid) == (printable(name), GIB, "GPU-1")
+
+
+def test_what_shares_a_host_bridge_is_told_whatever_the_buses() -> None:
+    node = Switch(id="box/node0", kind=SwitchKind.socket, host="box", numa=0)
+    bridges = tuple(Switch(id=f"box/pci0000:{at}0", kind=SwitchKind.bridge, host="box", numa=0) for at in (0, 1))
+    places = {"a": ("0000:01:00.0", 0), "b": ("0000:02:00.0", 0), "c": ("0000:11:00.0", 1), "d": ("0000:02:00.1", 1)}
+    up = tuple(link(name, bridges[at].id, "PCIe") for name, (_, at) in places.items())
+    topology = one_host(
+        *(gpu(name, pci) for name, (pci, _) in places.items()),
+        switches=(node, *bridges),
+        links=(*up, *(link(bridge.id, node.id, "CPU") for bridge in bridges)),
+    )
+    text = nccl_xml(topology)
+    assert '<pci busid="0000:11:00.0" class="0x03" trainmaster_bridge="pci0000:10">' in text
+    again = back(text)
+    pci = {device.id: str(device.pci) for device in again.gpus}
+    found = {"".join(sorted((pci[pair.a][5:], pci[pair.b][5:]))): pair.kind for pair in again.pairs}
+    assert [ends for ends, kind in found.items() if kind == "PHB"] == ["01:00.002:00.0", "02:00.111:00.0"]
+    assert set(found.values()) == {"PHB", "NODE"}
+
+
+def test_parts_of_several_nodes_below_one_bridge_stay_below_it() -> None:
+    bridge = Switch(id="box/root", kind=SwitchKind.bridge, host="box")
+    gpus = (gpu("a", "0000:01:00.0", 0), gpu("b", "0000:02:00.0", 1))
+    up = tuple(link(name, bridge.id, "PCIe") for name in "ab")
+    text = nccl_xml(one_host(*gpus, switches=(bridge,), links=up))
+    assert text.count('trainmaster_bridge="bridge0"') == 2
+    assert [pair.kind for pair in back(text).pairs] == ["PHB"]
 
 
 def test_nodes_of_one_number_are_told_apart_in_a_file_for_reading() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from topology.checks import printable
 from topology.errors import TopologyError
 from topology.model import Device, DeviceKind, Host, Link, Nic, Pair, Pcie, Switch, SwitchKind, Topology
 from topology.pcie_tree import pcie_labels
@@ -30,6 +31,10 @@ def gpu(name: str, pci: str | None, numa: int | None = 0, **more: object) -> Dev
 
 def back(text: str) -> Topology:
     return parse_nccl_xml(text.encode(), host="back")
+
+
+# Characters that a terminal would obey or XML has not are among them.
+NAMES = st.text(min_size=1, max_size=20).filter(lambda name: len(printable(name)) < 80 and name.strip())
 
 
 class Drawing:
@@ -56,25 +61,26 @@ class Drawing:
                 self.links.append(link(other.id, socket, "SYS"))
         cpus = self.draw(st.sampled_from([None, "0", "0-15,32-47", "95", "63-64"]))
         for _ in range(self.draw(st.integers(0, 3))):
-            # What shares a host bridge is on one bus, since that is how a file tells it.
+            # Whether a common bus goes with a common host bridge is drawn: the file has to tell either way.
             self.bus += 1
             num_tops = self.draw(st.integers(1, 3))
             above = socket
-            if num_tops > 1 or self.draw(st.booleans()):
-                above = f"box/pci{self.bus:02x}"
+            if self.draw(st.booleans()):
+                form = self.draw(st.sampled_from(["pci0000:{:02x}", "bridge0000:{:02x}", "root {}", "pci-{}"]))
+                above = f"box/{form.format(self.bus)}"
                 self.switches.append(Switch(id=above, kind=SwitchKind.bridge, host="box", numa=numa))
                 self.links.append(link(above, socket, "CPU"))
-            for address in [f"0000:{self.bus:02x}:{slot:02x}.0" for slot in range(num_tops)]:
-                self.part(address, above, numa, cpus, depth=0, is_shared=num_tops > 1)
+            bus = self.bus if self.draw(st.booleans()) else None
+            for slot in range(num_tops):
+                address = self.address() if bus is None else f"0000:{bus:02x}:{slot:02x}.0"
+                self.part(address, above, numa, cpus, depth=0)
         if self.draw(st.booleans()):
             name = self.draw(st.sampled_from(["docker0", "a\"<&>' é\t\n"]))
             nic = Nic(id=f"box/{name}-{numa}", name=f"{name}-{numa}", kind="unknown", numa=numa)
             self.nics.append(nic)
             self.links.append(link(nic.id, socket, "virtual"))
 
-    def part(
-        self, address: str, above: str, numa: int | None, cpus: str | None, *, depth: int, is_shared: bool = False
-    ) -> None:
+    def part(self, address: str, above: str, numa: int | None, cpus: str | None, *, depth: int) -> None:
         roles = ["gpu", "nic"] if depth > 2 else ["gpu", "nic", "switch", "switch"]
         role = self.draw(st.sampled_from(roles))
         generation, width = self.draw(st.integers(2, 6)), self.draw(st.sampled_from(WIDTHS))
@@ -85,7 +91,10 @@ class Drawing:
             pcie = None if rate is None else Pcie(max_generation=generation, max_width=width)
             index = len(self.devices)
             made = gpu(f"GPU-{index}", address, numa, index=index, compute_capability=self.capability)
-            self.devices.append(replace(made, cpus=cpus, pcie=pcie))
+            name = self.draw(NAMES)
+            memory = self.draw(st.sampled_from([None, 0, 85_899_345_920]))
+            uuid = f"GPU-{index:08d}" if self.draw(st.booleans()) else None
+            self.devices.append(replace(made, cpus=cpus, pcie=pcie, name=name, memory_bytes=memory, uuid=uuid))
             self.links.append(link(made.id, above, "PCIe", rate))
             if self.draw(st.booleans()):
                 self.links.append(link(made.id, f"box/node{'?' if numa is None else numa}", "C2C", 447.12e9))
@@ -93,7 +102,7 @@ class Drawing:
             self.adapter(address, above, numa, rate)
         else:
             # A switch whose address is not known gets one that says so, which shares no bus.
-            known = is_shared or self.draw(st.booleans())
+            known = self.draw(st.booleans())
             switch = f"box/{address}" if known else f"box/pcie{len(self.switches)}"
             self.switches.append(Switch(id=switch, kind=SwitchKind.pcie, host="box", numa=numa))
             self.links.append(link(switch, above, "PCIe", rate))
@@ -173,7 +182,10 @@ def shape(topology: Topology) -> dict[str, object]:
         "labels": {frozenset(name[end] for end in ends): label for ends, label in pcie_labels(topology).items()},
         "nics": {name[nic.id]: (nic.name, nic.kind, nic.bytes_per_second, nic.numa, nic.pci) for nic in topology.nics},
         "gpus": {
-            device.pci: (device.index, device.numa, device.pcie, device.compute_capability, device.cpus)
+            device.pci: (
+                *(device.index, device.numa, device.pcie, device.compute_capability, device.cpus),
+                *(printable(device.name), device.memory_bytes, device.uuid),
+            )
             for device in topology.gpus
         },
         "nvlinks": nvlinks,

@@ -1,0 +1,120 @@
+"""Peak while one layer runs backwards: the largest of a few moments, each the sum of what is alive then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.config import Checkpointing
+from orchestrator.estimate.activations import (
+    adapter_copy_bytes,
+    mlp_bytes_per_token,
+    output_bytes,
+    product_bytes_per_token,
+    saved_bytes_per_token,
+    score_bytes,
+)
+from orchestrator.estimate.blocks import Block, block_of
+from orchestrator.estimate.layers import Input, input_of
+from orchestrator.estimate.setting import Setting
+
+_FP32 = 4
+_NORM_COPIES = 5  # fp32 gradients of an RMSNorm's input while it is put together from its square and its scale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Bytes beyond what is kept from the forward pass."""
+
+    why: str
+    bytes: float
+
+
+def layer_peak(setting: Setting, unpacked_bytes: int) -> Moment:
+    """The largest moment of one layer's recomputation and backward pass.
+
+    Args:
+        setting: what runs.
+        unpacked_bytes: of the largest weight while it is multiplied, with its scales.
+    """
+    block = block_of(setting)
+    recomputes = setting.checkpointing is not Checkpointing.none
+    saved = saved_bytes_per_token(setting) if recomputes else 0.0
+    moments = [*_mlp_moments(setting, block, saved, unpacked_bytes)]
+    if recomputes:
+        moments += _recompute_moments(setting, block, saved, unpacked_bytes)
+    if block.norm_last:
+        norm = setting.peak_tokens * (saved + (_NORM_COPIES * _FP32 + setting.compute_bytes) * setting.model.hidden)
+        moments.append(Moment(why="the norm after the MLP runs backwards", bytes=norm))
+    if setting.eager_attention:
+        moments.append(_attention_moment(setting, block, recomputes=recomputes))
+    copies = adapter_copy_bytes(setting) if recomputes else 0
+    largest = max(moments, key=lambda moment: moment.bytes)
+    return Moment(why=largest.why, bytes=largest.bytes + copies)
+
+
+def _mlp_moments(setting: Setting, block: Block, saved: float, unpacked: int) -> list[Moment]:
+    """The last linear module, then the product or activation.
+
+    The adapter's gradient comes first and frees the adapter's input; then the weight is unpacked and multiplied.
+    """
+    tokens, width = setting.peak_tokens, setting.model.intermediate
+    size, product = output_bytes(setting, block), product_bytes_per_token(setting)
+    gradient = size * setting.model.hidden
+    is_product = setting.model.gated_mlp or block.written_out
+    steps = 3 if is_product else 2  # gradients alive at once
+    last = tokens * (saved + gradient - product + (size + setting.compute_bytes) * width) + unpacked
+    if block.fp32_outputs:
+        last = max(last, tokens * (saved + gradient + 2 * size * width))
+    return [
+        Moment(why="the MLP's last module runs backwards", bytes=last),
+        Moment(
+            why="the MLP's product runs backwards" if is_product else "the activation runs backwards",
+            bytes=tokens * (saved + gradient - product + steps * size * width),
+        ),
+    ]
+
+
+def _recompute_moments(setting: Setting, block: Block, saved: float, unpacked: int) -> list[Moment]:
+    """The last linear module of the recomputation, and the adapter of the first one of the MLP."""
+    tokens, model, compute = setting.peak_tokens, setting.model, setting.compute_bytes
+    stream = output_bytes(setting, block) * model.hidden
+    held = 2 * stream + (0 if block.parallel else stream)  # two copies of the gradient, and the residual stream
+    outputs = model.norms_per_layer if block.parallel else 1
+    widened = (outputs * _FP32 + compute) * model.hidden if block.fp32_norms else 0  # of norms, and attention's result
+    before = saved - mlp_bytes_per_token(setting, block)
+    first = 2 * output_bytes(setting, block) + compute  # the module's result, its adapter's, and their sum
+    if _is_fused(setting):
+        first *= 2
+    elif model.gated_mlp:
+        first += 2 * output_bytes(setting, block)  # gate and its activation are there already
+    return [
+        Moment(
+            why="the MLP's last module is recomputed",
+            bytes=tokens * (saved + held + compute * model.hidden) + unpacked,
+        ),
+        Moment(
+            why="an adapter of the MLP is recomputed",
+            bytes=tokens * (before + held + widened + first * model.intermediate),
+        ),
+    ]
+
+
+def _is_fused(setting: Setting) -> bool:
+    """Whether one linear module returns gate and up together."""
+    model = setting.model
+    wide = (x for x in model.linears if x.out_features == 2 * model.intermediate)
+    return model.gated_mlp and any(input_of(x.name, x.in_features, setting) is Input.mlp for x in wide)
+
+
+def _attention_moment(setting: Setting, block: Block, *, recomputes: bool) -> Moment:
+    """Softmax runs backwards: its result, the gradient in fp32, and its own gradient; tanh still waits."""
+    model, compute = setting.model, setting.compute_bytes
+    scores = model.heads * setting.batch.longest_tokens
+    alive = 3 * _FP32 + (compute if block.soft_capped else 0)
+    rest: float = (_FP32 + 3 * compute) * model.hidden + 3 * compute * model.query_width
+    if not recomputes:
+        # Of what the layer saved, the MLP's part is gone by then, and what softmax saved is counted twice.
+        alive, rest = alive - score_bytes(setting), rest - mlp_bytes_per_token(setting, block)
+    return Moment(
+        why="the attention scores run backwards", bytes=setting.peak_tokens * (scores * alive + max(0.0, rest))
+    )

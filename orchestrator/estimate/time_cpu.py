@@ -1,0 +1,78 @@
+"""Terms of a step on CPU cores: one core does everything, so nothing overlaps and the terms add up."""
+
+from __future__ import annotations
+
+from orchestrator.config import Engine, Quant
+from orchestrator.estimate import calibration as c
+from orchestrator.estimate import zero3
+from orchestrator.estimate.activations import saved_bytes_per_token
+from orchestrator.estimate.setting import Setting
+from orchestrator.estimate.time_compute import is_recomputed
+from orchestrator.estimate.time_flops import flops_per_token, passes_of
+from orchestrator.estimate.values import TimeTerm
+
+
+def cpu_terms(setting: Setting) -> tuple[TimeTerm, ...]:
+    """Seconds of one optimizer step but for what ranks exchange."""
+    return (
+        _products(setting),
+        _elementwise(setting),
+        _dequantise(setting),
+        _overhead(setting),
+        _optimizer(setting),
+    )
+
+
+def _tokens(setting: Setting) -> float:
+    """Expected tokens of a step on this rank, padding included."""
+    return setting.rows * setting.batch.expected_tokens(setting.micro)
+
+
+def _products(setting: Setting) -> TimeTerm:
+    efficiency = c.GEMM_EFFICIENCY_CPU.value
+    rate = setting.machine.flops_per_second * efficiency
+    flops = _tokens(setting) * flops_per_token(setting)
+    why = f"{flops / 1e12:.3g} TFLOP at {rate / 1e12:.3g} TFLOP/s ({efficiency:.0%} of peak)"
+    return TimeTerm(name="products", seconds=flops / rate, why=why)
+
+
+def _elementwise(setting: Setting) -> TimeTerm:
+    """Norms, rotations, activations and casts: passes over what a layer saves, at memory bandwidth."""
+    model, tokens = setting.model, _tokens(setting)
+    share = 1.33 if is_recomputed(setting) else 1.0
+    moved = tokens * model.layers * saved_bytes_per_token(setting) * c.ELEMENTWISE_PASSES.value * share
+    if setting.stack == "trl":
+        moved += tokens * model.vocab * 4 * c.HEAD_TILE_PASSES_CPU.value
+    seconds = moved / setting.machine.memory_bytes_per_second
+    return TimeTerm(name="elementwise", seconds=seconds, why=f"{moved / 1e9:.3g} GB through memory")
+
+
+def _dequantise(setting: Setting) -> TimeTerm:
+    if setting.quant is Quant.none:
+        return TimeTerm(name="dequantise", seconds=0.0, why="the base is stored as it is multiplied")
+    passes = passes_of(setting)
+    weights = setting.model.packed_params * passes * setting.accumulation
+    seconds = weights / (c.DEQUANTISE_WEIGHTS_PER_CORE.value * setting.machine.cores)
+    why = f"every weight unpacked {passes} times per micro-step, {setting.accumulation} micro-steps"
+    return TimeTerm(name="dequantise", seconds=seconds, why=why)
+
+
+def _overhead(setting: Setting) -> TimeTerm:
+    modules = setting.model.layers * len(setting.model.linears)
+    seconds = modules * passes_of(setting) * c.MODULE_PASS_SECONDS_CPU.value + c.MICRO_STEP_SECONDS.value
+    if is_recomputed(setting):
+        seconds += setting.model.layers * c.CHECKPOINT_LAYER_SECONDS_CPU.value
+    seconds /= min(1.0, setting.machine.cores)
+    if setting.engine is Engine.zero3:
+        gathers = zero3.gather_passes(recompute=is_recomputed(setting))
+        seconds += modules * gathers * c.ZERO3_MODULE_SECONDS_CPU.value
+    why = f"Python and kernel launches of {modules} linear modules, {setting.accumulation} micro-steps"
+    return TimeTerm(name="overhead", seconds=seconds * setting.accumulation, why=why)
+
+
+def _optimizer(setting: Setting) -> TimeTerm:
+    shared = setting.world_size if setting.engine is Engine.zero3 else 1
+    moved = setting.adapter.params * setting.adapter_bytes * c.ADAM_PASS_BYTES.value / shared
+    seconds = moved / setting.machine.memory_bytes_per_second
+    seconds += setting.adapter.tensors * c.OPTIMIZER_TENSOR_SECONDS.value
+    return TimeTerm(name="optimizer", seconds=seconds, why=f"{setting.adapter.tensors} adapter tensors")

@@ -1,0 +1,128 @@
+"""Seconds that one layer's weights, gradients and activations take on links and to the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.config import Engine, Offload
+from orchestrator.estimate import base, zero3
+from orchestrator.estimate import calibration as c
+from orchestrator.estimate import calibration_time as ct
+from orchestrator.estimate.setting import Setting, Stage, Trained
+from orchestrator.estimate.time_compute import is_recomputed, length_of
+from orchestrator.estimate.time_practice import Practice
+
+_FP32 = 4
+_FSDP_PASSES = 2  # forward, and once for recomputation and backward together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """Seconds of one layer, or of one group of gradients.
+
+    Attributes:
+        gather_seconds: of one gather of a layer's weights over the links.
+        copy_seconds: of one copy of this rank's share from the offload target.
+        activation_seconds: of a layer's input to the host, or back.
+        passes: gathers of a micro-step: 0 where nothing is sharded.
+        reduce_seconds: of one group of gradients.
+        groups: of a reduction.
+        reduces: reductions of a step: one, or one each micro-step.
+        gathered_bytes, copied_bytes, reduced_bytes: of one pass over all layers, of one reduction.
+    """
+
+    gather_seconds: float
+    copy_seconds: float
+    activation_seconds: float
+    passes: int
+    reduce_seconds: float
+    groups: int
+    reduces: int
+    gathered_bytes: float
+    copied_bytes: float
+    reduced_bytes: float
+
+
+def shards_weights(setting: Setting) -> bool:
+    """Whether layers are gathered before use."""
+    if setting.sharding is not None:
+        return setting.sharding.stage is not Stage.zero2
+    return setting.engine is Engine.zero3
+
+
+def is_fsdp(setting: Setting) -> bool:
+    """Whether layers are gathered as one flat parameter each."""
+    return setting.sharding is not None and setting.sharding.stage is Stage.fsdp
+
+
+def trained_bytes(setting: Setting) -> int:
+    """Bytes of one copy of all gradients."""
+    size = setting.compute_bytes if setting.trained is Trained.everything else setting.adapter_bytes
+    return setting.trained_params * size
+
+
+def moves_of(setting: Setting, practice: Practice) -> Moves:
+    """What one rank moves in a micro-step."""
+    layers, machine = setting.model.layers, setting.machine
+    passes, gathered, copied = 0, 0.0, 0.0
+    if shards_weights(setting):
+        own = zero3.gather_passes(recompute=is_recomputed(setting))
+        passes = (practice.gather_passes or _FSDP_PASSES) if is_fsdp(setting) else own
+        total = _stored_bytes(setting, practice)
+        gathered = total * (setting.world_size - 1) / setting.world_size
+        copied = total / setting.world_size if _offloads(setting) else 0.0
+    alpha = machine.link_alpha_seconds * _collectives(setting) if gathered else 0.0
+    reduce_seconds, groups, reduces, reduced = _reduction(setting)
+    stored = setting.micro * length_of(setting) * setting.model.hidden * setting.compute_bytes
+    return Moves(
+        gather_seconds=gathered / layers / machine.gather_bytes_per_second + alpha,
+        copy_seconds=copied / layers / offload_rate(setting),
+        activation_seconds=stored / machine.h2d_bytes_per_second if setting.offload_activations else 0.0,
+        passes=passes,
+        reduce_seconds=reduce_seconds,
+        groups=groups,
+        reduces=reduces,
+        gathered_bytes=gathered,
+        copied_bytes=copied,
+        reduced_bytes=reduced,
+    )
+
+
+def offload_rate(setting: Setting) -> float:
+    """Bytes per second from the offload target."""
+    if setting.zero3 is not None and setting.zero3.offload_param is Offload.nvme:
+        return min(c.NVME_BYTES.value * ct.NVME_SHARE.value, setting.machine.h2d_bytes_per_second)
+    return setting.machine.h2d_bytes_per_second
+
+
+def _stored_bytes(setting: Setting, practice: Practice) -> float:
+    whole = float(base.packed_bytes(setting) + base.unquantised_bytes(setting))
+    if practice.packs_experts and setting.model.expert_params:
+        whole -= setting.model.expert_params * (setting.load_bytes - 0.5)
+    return whole
+
+
+def _collectives(setting: Setting) -> int:
+    """Gathers that a layer takes: one per module under ZeRO-3, one flat parameter under FSDP."""
+    return 1 if is_fsdp(setting) else len(setting.model.linears)
+
+
+def _offloads(setting: Setting) -> bool:
+    if setting.sharding is not None:
+        return setting.sharding.offload_params
+    return setting.zero3 is not None and setting.zero3.offload_param is not Offload.none
+
+
+def _reduction(setting: Setting) -> tuple[float, int, int, float]:
+    """Seconds of one group, groups, reductions a step, and bytes of one reduction."""
+    ranks, machine, size = setting.world_size, setting.machine, trained_bytes(setting)
+    if ranks == 1:
+        return 0.0, 1, 1, 0.0
+    groups = min(setting.model.layers, max(1, -(-size // c.DDP_BUCKET_BYTES)))
+    scattered = shards_weights(setting) or setting.sharding is not None
+    # A reduce-scatter sends each byte once, an all-reduce twice.
+    ways = 1 if scattered else 2
+    ring = ways * (ranks - 1) / ranks * size / machine.link_bytes_per_second
+    alpha = ways * (ranks - 1) * groups * machine.link_alpha_seconds
+    # Sharded gradients leave the device after every micro-step.
+    return (ring + alpha) / groups, groups, setting.accumulation if scattered else 1, float(size)

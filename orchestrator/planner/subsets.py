@@ -1,0 +1,217 @@
+"""Parts of a machine that a run may use: all of it, one island, one socket, one kind, half, one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from orchestrator.config import Backend, RunConfig
+from orchestrator.errors import Problem, UserError
+from orchestrator.planner.rates import CPU_LINK_RATES, bottleneck, cores_of, link_rates, pair_rate
+from orchestrator.planner.world import World, device_classes
+from topology.grouping import connected
+from topology.model import Device, DeviceKind, Host, Pair, Topology
+
+_CPU_RANKS = 2
+_MOST_THREADS = 8
+_MOST_KINDS = 4
+
+Near = Mapping[str, Sequence[Pair]]  # the pairs of each host, by its name
+
+
+def choose_worlds(config: RunConfig, topology: Topology) -> tuple[World, ...]:
+    """Return the worlds to choose among, the largest first.
+
+    Where the user gives a number of devices, and on CPUs, there is one. Parts that no estimate could tell apart
+    appear once.
+
+    Raises:
+        UserError: more devices, hosts or ranks were asked for than there are.
+    """
+    hosts = _hosts(config, topology)
+    gpus = [tuple(device for device in host.devices if device.kind is DeviceKind.gpu) for host in hosts]
+    if not all(gpus):
+        return (_cpu_world(config, hosts),)
+    near = _by_host(topology.pairs, hosts)
+    full = _full_world(config, near, hosts, gpus)
+    if config.devices or config.launch.backend is Backend.local:
+        return (full,)
+    worlds = {_signature(full): full}
+    for part in _parts(near, hosts, gpus):
+        if part.size <= config.batch.global_:
+            worlds.setdefault(_signature(part), part)
+    return tuple(sorted(worlds.values(), key=lambda world: -world.size))
+
+
+def _hosts(config: RunConfig, topology: Topology) -> tuple[Host, ...]:
+    """The hosts that may take part; a drawn unit of several hosts counts as one of `nodes`."""
+    if config.topology.preset:
+        hosts = topology.hosts
+    elif config.nodes > len(topology.hosts):
+        raise _error("nodes", f"{config.nodes} hosts asked for, {len(topology.hosts)} described", "Lower nodes")
+    else:
+        hosts = topology.hosts[: config.nodes]
+    if config.devices % len(hosts):
+        raise _error("devices", f"{config.devices} on {len(hosts)} hosts", "Give a multiple of nodes")
+    return hosts
+
+
+def _full_world(config: RunConfig, near: Near, hosts: tuple[Host, ...], gpus: list[tuple[Device, ...]]) -> World:
+    found = min(len(devices) for devices in gpus)
+    wanted = config.devices // len(hosts) or found
+    if wanted > found:
+        raise _error(
+            "devices",
+            f"{config.devices} GPUs asked for, {found} found on each host ({gpus[0][0].name})",
+            f"Use devices={found * len(hosts)}, or 0 for all",
+        )
+    num_hosts, per_host, reasons, warnings = _limit(config, len(hosts), wanted)
+    chosen = [_nearest(devices, near[host.name], per_host) for host, devices in zip(hosts, gpus, strict=True)]
+    chosen = chosen[:num_hosts]
+    world = _gpu_world(near, hosts[:num_hosts], chosen, "all GPUs" if per_host == found else "the GPUs asked for")
+    return replace(world, reasons=reasons, warnings=(*warnings, *world.warnings))
+
+
+def _nearest(devices: Sequence[Device], pairs: Sequence[Pair], count: int) -> tuple[Device, ...]:
+    """Take `count` devices of one host: of the smallest island that has them, else island by island."""
+    if count == len(devices):
+        return tuple(devices)
+    groups = sorted(_groups(devices, pairs), key=lambda group: -len(group))
+    enough = [group for group in groups if len(group) >= count]
+    names = list(enough[-1] if enough else [name for group in groups for name in group])[:count]
+    return tuple(device for device in devices if device.id in names)
+
+
+def _groups(devices: Sequence[Device], pairs: Sequence[Pair]) -> tuple[tuple[str, ...], ...]:
+    """Device ids joined by the fastest kind of link among the devices."""
+    ids = {device.id for device in devices}
+    inside = [(pair.a, pair.b, pair_rate(pair.kind)) for pair in pairs if pair.a in ids and pair.b in ids]
+    fastest = max((rate for _, _, rate in inside), default=0.0)
+    return connected([d.id for d in devices], [(a, b) for a, b, rate in inside if rate >= fastest])
+
+
+def _parts(near: Near, hosts: tuple[Host, ...], gpus: list[tuple[Device, ...]]) -> Iterator[World]:
+    """Yield smaller worlds: fewer hosts, and of one host fewer devices."""
+    kinds: dict[object, list[int]] = {}
+    for at, devices in enumerate(gpus):
+        kinds.setdefault(tuple(device.name for device in devices), []).append(at)
+    # Kinds with many hosts first; a cluster of many kinds is not worth a look at each.
+    kinds = dict(sorted(kinds.items(), key=lambda item: -len(item[1]))[:_MOST_KINDS])
+    groups = [("all GPUs", list(range(len(hosts))))]
+    groups += [(f"the hosts with {gpus[same[0]][0].name}", same) for same in kinds.values() if len(kinds) > 1]
+    groups += [(f"{len(same) // 2} of {len(hosts)} hosts", same[: len(same) // 2]) for same in kinds.values()]
+    groups += [("one host", same[:1]) for same in kinds.values()]
+    for label, chosen in groups:
+        if chosen:
+            count = min(len(gpus[at]) for at in chosen)
+            yield _gpu_world(near, tuple(hosts[at] for at in chosen), [gpus[at][:count] for at in chosen], label)
+    for same in kinds.values():
+        host, devices = hosts[same[0]], gpus[same[0]]
+        for label, some in _device_parts(devices, near[host.name]):
+            yield _gpu_world(near, (host,), [some], label)
+
+
+def _by_host(pairs: Iterable[Pair], hosts: Sequence[Host]) -> Near:
+    home = {device.id: host.name for host in hosts for device in host.devices}
+    found: dict[str, list[Pair]] = {host.name: [] for host in hosts}
+    for pair in pairs:
+        if pair.a in home:
+            found[home[pair.a]].append(pair)
+    return found
+
+
+def _device_parts(devices: tuple[Device, ...], pairs: Sequence[Pair]) -> Iterator[tuple[str, tuple[Device, ...]]]:
+    """Yield parts of one host: an island, a socket, each kind of device, half of them, the fastest one."""
+    for name in dict.fromkeys(device.name for device in devices):
+        yield "one GPU", (next(device for device in devices if device.name == name),)
+    for name in dict.fromkeys(device.name for device in devices):
+        yield f"the {name}", tuple(device for device in devices if device.name == name)
+    island = max(_groups(devices, pairs), key=len)
+    yield "one island", tuple(device for device in devices if device.id in island)
+    sockets = {device.numa for device in devices}
+    first = min(sockets, key=lambda numa: (-sum(d.numa == numa for d in devices), numa is None, numa or 0))
+    yield "one socket", tuple(device for device in devices if device.numa == first)
+    if len(devices) > 1:
+        yield "half of the GPUs", _nearest(devices, pairs, len(devices) // 2)
+
+
+def _gpu_world(near: Near, hosts: tuple[Host, ...], gpus: Sequence[Sequence[Device]], label: str) -> World:
+    devices = tuple(device for some in gpus for device in some)
+    warnings: tuple[str, ...] = ()
+    if len({device.name for device in devices}) > 1:
+        warnings = ("The GPUs differ: rows are shared in proportion to their speed where that shortens a step",)
+    # A GPU rank feeds kernels from one thread; a few more serve the loader.
+    threads = max(1, min(_MOST_THREADS, min(cores_of(host) for host in hosts) // len(gpus[0])))
+    # Hosts that are joined alike need one look.
+    alike = {_joined(some, near[host.name]): (some, host) for host, some in zip(hosts, gpus, strict=True)}
+    inside = min(bottleneck(some, near[host.name]) for some, host in alike.values())
+    first = near[hosts[0].name]
+    return World(
+        hosts=hosts,
+        devices=devices,
+        threads_per_process=threads,
+        link_rates=link_rates(hosts, len(gpus[0]), inside),
+        host_rates=link_rates(hosts[:1], len(gpus[0]), inside),
+        island_size=max(len(group) for group in _groups(gpus[0], first)),
+        label=label,
+        warnings=warnings,
+    )
+
+
+def _joined(devices: Sequence[Device], pairs: Sequence[Pair]) -> object:
+    """What tells hosts apart whose devices stand in the same order."""
+    return len(devices), tuple(pair.kind for pair in pairs)
+
+
+def _cpu_world(config: RunConfig, hosts: tuple[Host, ...]) -> World:
+    """The one world of CPU ranks: these check a run, so no smaller part is weighed against it."""
+    cores = min(cores_of(host) for host in hosts)
+    slots = [host.devices for host in hosts]
+    if not all(slots):
+        raise _error("topology", "a host without devices", "Probe the host again")
+    wanted = config.devices // len(hosts) or max(1, min(cores, _CPU_RANKS))
+    num_hosts, per_host, reasons, warnings = _limit(config, len(hosts), wanted)
+    if per_host > cores:
+        warnings += (f"{per_host} ranks share {cores} cores of {hosts[0].name}: each step takes longer",)
+    chosen = tuple(devices[rank % len(devices)] for devices in slots[:num_hosts] for rank in range(per_host))
+    return World(
+        hosts=hosts[:num_hosts],
+        devices=chosen,
+        threads_per_process=max(1, cores // per_host),
+        link_rates=CPU_LINK_RATES,
+        host_rates=CPU_LINK_RATES,
+        label="the CPU",
+        reasons=(*reasons, "No GPU was found, so the ranks compute on CPU cores"),
+        warnings=warnings,
+    )
+
+
+def _limit(config: RunConfig, hosts: int, per_host: int) -> tuple[int, int, tuple[str, ...], tuple[str, ...]]:
+    """Hosts, and ranks of each, that the launcher can start and the batch can feed; with reasons and warnings."""
+    ranks, rows = hosts * per_host, config.batch.global_
+    if config.launch.backend is Backend.local and ranks > 1:
+        if config.devices > 1:
+            raise _error(
+                "launch", f"launch=local starts one rank, {ranks} are planned", "Use launch=torchrun or devices=1"
+            )
+        return 1, 1, ("launch=local starts one rank",), ()
+    if ranks <= rows:
+        return hosts, per_host, (), ()
+    if config.devices:
+        remedy = f"Use batch.global={ranks} or fewer devices"
+        raise _error("batch.global", f"{rows} rows cannot feed {ranks} ranks", remedy)
+    fed_hosts = min(hosts, max(1, rows // per_host))
+    fed = min(per_host, rows // fed_hosts)
+    return fed_hosts, fed, (), (f"batch.global={rows} feeds only {fed_hosts * fed} of {ranks} devices",)
+
+
+def _signature(world: World) -> object:
+    """What an estimate can see of a world."""
+    kinds = device_classes(world)
+    firsts = {kind: world.devices[rank] for rank, kind in reversed(list(enumerate(kinds)))}
+    names = tuple((firsts[kind].name, firsts[kind].memory_bytes, kinds.count(kind)) for kind in sorted(firsts))
+    return len(world.hosts), names, world.link_rates, world.threads_per_process
+
+
+def _error(where: str, found: str, remedy: str) -> UserError:
+    return UserError(Problem(where=where, found=found, remedy=remedy))

@@ -1,0 +1,132 @@
+"""Ways to run, as a table: each engine with its modes, residencies, and what it cannot be combined with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from orchestrator.config import Checkpointing, Engine, Offload, Optimizer, Quant, RunConfig
+from orchestrator.planner.dtypes import adapter_dtype, type_conflict
+from orchestrator.planner.world import World
+
+_MODES: Final = (Checkpointing.none, Checkpointing.full, Checkpointing.selective)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residency:
+    """Where the base and the optimizer's state live between uses.
+
+    `second_copy` keeps the whole base once in every host (DeepSpeed's hpZ), so that the backward pass gathers
+    without the network.
+    """
+
+    param: Offload
+    optimizer: Offload
+    second_copy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """An engine and its modes, without micro-batch and devices."""
+
+    engine: Engine
+    checkpointing: Checkpointing
+    residency: Residency | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRules:
+    """What the planner must know of an engine to enumerate it.
+
+    Attributes:
+        modes: checkpointing to try where the user leaves it open.
+        residencies: where it can keep its bytes, for this configuration and world.
+        conflict: why a way cannot be combined with the rest, whatever the memory; None where it can.
+        handicap: it must be faster than a simpler engine by this factor, since it has more that can go wrong.
+    """
+
+    modes: tuple[Checkpointing, ...]
+    residencies: Callable[[RunConfig, World], tuple[Residency | None, ...]]
+    conflict: Callable[[RunConfig, World, Way], str | None]
+    handicap: float = 1.0
+
+
+def _nowhere_else(_config: RunConfig, _world: World) -> tuple[Residency | None, ...]:
+    return (None,)
+
+
+def _no_conflict(_config: RunConfig, _world: World, _way: Way) -> str | None:
+    return None
+
+
+def _zero3_residencies(config: RunConfig, world: World) -> tuple[Residency | None, ...]:
+    """All open places of base and optimizer; on a CPU device and host are one memory, so nothing is open."""
+    engine = config.engine
+    known = (Offload.none, Offload.cpu, *((Offload.nvme,) if engine.nvme_path else ()))
+    open_ones = known if world.is_gpu else (Offload.cpu,)
+    params = open_ones if engine.offload_param is Offload.auto else (engine.offload_param,)
+    optimizers = open_ones if engine.offload_optimizer is Offload.auto else (engine.offload_optimizer,)
+    found = [Residency(param=param, optimizer=optimizer) for param in params for optimizer in optimizers]
+    if len(world.hosts) > 1 and world.processes_per_node > 1:
+        found += [
+            Residency(param=Offload.none, optimizer=place.optimizer, second_copy=True)
+            for place in found
+            if place.param is Offload.none
+        ]
+    return tuple(found)
+
+
+def _zero3_conflict(config: RunConfig, world: World, way: Way) -> str | None:
+    if way.checkpointing is Checkpointing.selective:
+        return "ZeRO-3 with frozen parameters needs reentrant checkpointing, which cannot be selective"
+    if config.base.quant is Quant.int8:
+        return "int8 weights lose their scales when ZeRO-3 partitions them: use base.quant=nf4"
+    if config.optimizer.name is not Optimizer.adamw:
+        return "ZeRO-3 flattens the adapters, which 8-bit optimizers cannot checkpoint: use optimizer=adamw"
+    offloads = way.residency is not None and way.residency.param is not Offload.none
+    if world.size == 1 and not (world.is_gpu and offloads):
+        # Forced, it still runs (a test of the engine); chosen freely, it is overhead alone.
+        return None if config.engine.name is Engine.zero3 else "one rank and no offload: nothing to partition"
+    return None
+
+
+# The order in which the planner prefers engines that take the same time: no base traffic comes first.
+ENGINES: Final[Mapping[Engine, EngineRules]] = MappingProxyType(
+    {
+        Engine.ddp: EngineRules(modes=_MODES, residencies=_nowhere_else, conflict=_no_conflict),
+        # Selective is out of the question under ZeRO-3, so it is not even listed unless asked for. Its gathers, hooks
+        # and host copies depend on links and hosts that were not measured: not sharding is preferred unless it loses
+        # by much more than the estimate may err.
+        Engine.zero3: EngineRules(
+            modes=_MODES[:2], residencies=_zero3_residencies, conflict=_zero3_conflict, handicap=1.5
+        ),
+    }
+)
+# Selective checkpointing is the most fragile of the three: it must beat the others by this much.
+MODE_HANDICAP: Final[Mapping[Checkpointing, float]] = MappingProxyType({Checkpointing.selective: 1.03})
+
+
+def ways_for(config: RunConfig, world: World) -> Iterator[Way]:
+    """Yield every way that the configuration leaves open in this world."""
+    wanted = config.engine.name
+    for engine in ENGINES if wanted is Engine.auto else (wanted,):
+        rules = ENGINES[engine]
+        mode = config.checkpointing
+        for checkpointing in rules.modes if mode is Checkpointing.auto else (mode,):
+            for residency in rules.residencies(config, world):
+                yield Way(engine=engine, checkpointing=checkpointing, residency=residency)
+
+
+def conflict_of(config: RunConfig, world: World, way: Way, precision: str) -> str | None:
+    """Say why the pieces cannot be combined, whatever the memory."""
+    dtype = adapter_dtype(config, way.engine, precision)
+    return type_conflict(way.engine, precision, dtype, is_gpu=world.is_gpu) or ENGINES[way.engine].conflict(
+        config, world, way
+    )
+
+
+def handicap_of(way: Way) -> float:
+    """Factor on a step's time when ways are ranked."""
+    return ENGINES[way.engine].handicap * MODE_HANDICAP.get(way.checkpointing, 1.0)

@@ -1,0 +1,212 @@
+"""The search finds what trying everything finds, on many small instances; written without the search's own loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.config import (
+    AdapterConfig,
+    BatchConfig,
+    Checkpointing,
+    DataConfig,
+    Engine,
+    EngineConfig,
+    ModelConfig,
+    Offload,
+    Optimizer,
+    OptimizerConfig,
+    RunConfig,
+)
+from orchestrator.errors import NothingFits
+from orchestrator.planner.assign import share_rows
+from orchestrator.planner.dtypes import choose_precision
+from orchestrator.planner.evaluate import Point, fit_of, time_of
+from orchestrator.planner.plan import Plan
+from orchestrator.planner.points import places_of, points_of, with_knobs
+from orchestrator.planner.solve import Asked, Solution, solve
+from orchestrator.planner.ways import Residency, Way, conflict_of, handicap_of
+from orchestrator.workload.batch import DataStats
+from orchestrator.workload.families import shape_from_config
+from topology.model import Device, DeviceKind, Host, Pair, Topology
+from topology.units import GIB
+
+CARDS = (("NVIDIA A100-SXM4-40GB", (8, 0)), ("Tesla T4", (7, 5)), ("NVIDIA GeForce RTX 4090", (8, 9)))
+
+
+def _machine(cards: list[int], sizes: list[int], kinds: list[str], host_gib: int) -> Topology:
+    devices = tuple(
+        Device(
+            id=f"GPU-{at}",
+            host="h",
+            kind=DeviceKind.gpu,
+            name=CARDS[card][0],
+            memory_bytes=size * GIB,
+            compute_capability=CARDS[card][1],
+            numa=at % 2,
+        )
+        for at, (card, size) in enumerate(zip(cards, sizes, strict=False))
+    )
+    couples = [(a.id, b.id) for at, a in enumerate(devices) for b in devices[at + 1 :]]
+    pairs = tuple(Pair(a=a, b=b, kind=kind) for (a, b), kind in zip(couples, kinds, strict=False))
+    return Topology(hosts=(Host(name="h", memory_bytes=host_gib * GIB, cores=16, devices=devices),), pairs=pairs)
+
+
+@st.composite
+def _instances(draw: st.DrawFn) -> Asked:
+    count = draw(st.integers(1, 4))
+    topology = _machine(
+        draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)),
+        draw(st.lists(st.integers(3, 14), min_size=count, max_size=count)),
+        draw(st.lists(st.sampled_from(["NV4", "PIX", "NODE", "SYS"]), min_size=6, max_size=6)),
+        draw(st.integers(8, 64)),
+    )
+    config = RunConfig(
+        model=ModelConfig(path="m"),
+        data=DataConfig(path="rows.jsonl", packing=draw(st.booleans())),
+        batch=BatchConfig(global_=draw(st.integers(4, 9)), micro=draw(st.sampled_from([None, None, 2]))),
+        engine=EngineConfig(
+            name=draw(st.sampled_from(list(Engine))),
+            offload_param=draw(st.sampled_from([Offload.auto, Offload.auto, Offload.cpu])),
+            nvme_path=draw(st.sampled_from(["", "/fast"])),
+        ),
+        adapter=AdapterConfig(rank=draw(st.sampled_from([8, 64]))),
+        optimizer=OptimizerConfig(name=draw(st.sampled_from([Optimizer.adamw, Optimizer.adamw_8bit]))),
+        checkpointing=draw(st.sampled_from([Checkpointing.auto, Checkpointing.auto, Checkpointing.full])),
+    )
+    shape = {
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": draw(st.sampled_from([3, 10])),
+        "num_attention_heads": 32,
+        "vocab_size": 32000,
+        "max_position_embeddings": 4096,
+    }
+    tokens = draw(st.sampled_from([256, 1500]))
+    data = DataStats(
+        rows=100, eval_rows=0, mean_tokens=tokens / 2, max_tokens=tokens, total_tokens=50 * tokens, source="counted"
+    )
+    return Asked(config=config, topology=topology, model=shape_from_config("m", shape), data=data)
+
+
+def _offloads(asked: Asked, wanted: Offload) -> list[Offload]:
+    everywhere = [Offload.none, Offload.cpu] + ([Offload.nvme] if asked.config.engine.nvme_path else [])
+    return everywhere if wanted is Offload.auto else [wanted]
+
+
+def _every_way(asked: Asked) -> list[Way]:
+    config = asked.config
+    modes = [
+        m for m in Checkpointing if m is not Checkpointing.auto and config.checkpointing in {Checkpointing.auto, m}
+    ]
+    ways = []
+    if config.engine.name in {Engine.auto, Engine.ddp}:
+        ways += [Way(engine=Engine.ddp, checkpointing=mode) for mode in modes]
+    if config.engine.name in {Engine.auto, Engine.zero3}:
+        places = product(
+            _offloads(asked, config.engine.offload_param), _offloads(asked, config.engine.offload_optimizer)
+        )
+        ways += [
+            Way(engine=Engine.zero3, checkpointing=mode, residency=Residency(param=param, optimizer=optimizer))
+            for mode, (param, optimizer) in product(modes, list(places))
+        ]
+    return ways
+
+
+def _by_trial(asked: Asked, solution: Solution) -> tuple[float, float, int] | None:
+    """Handicapped seconds per token, margin and devices of the best of everything."""
+    job = solution.job
+    found = []
+    rows_of_batch = asked.config.batch.global_
+    for world, way in product(solution.worlds, _every_way(asked)):
+        precision = choose_precision(asked.config, world).precision
+        if conflict_of(asked.config, world, way, precision) is not None:
+            continue
+        for place in places_of(job, world):
+            rows = place.rows
+            micros = range(1, max(rows) + 1) if asked.config.batch.micro is None else [asked.config.batch.micro]
+            for micro in micros:
+                passes = -(-max(rows) // min(micro, max(rows)))
+                each = [
+                    -(-ranks.rows // passes) if asked.config.batch.micro is None else min(micro, ranks.rows)
+                    for ranks in place.classes
+                ]
+                point = with_knobs(job, Point(place=place, way=way, micro=tuple(each), accumulation=passes))
+                fit = fit_of(job, point)
+                if fit.misfit is None:
+                    tokens = rows_of_batch * job.batch.real_tokens_per_row
+                    cost = time_of(job, point).step_seconds / tokens * handicap_of(way)
+                    found.append((cost, fit.margin, world.size))
+    if not found:
+        return None
+    limit = min(cost for cost, _, _ in found) * 1.02
+    return min((x for x in found if x[0] <= limit), key=lambda x: (-x[1], x[2], x[0]))
+
+
+@settings(max_examples=20, deadline=None)
+@given(_instances())
+def test_the_chosen_one_is_the_best_of_all(asked: Asked) -> None:
+    solution = solve(asked)
+    best, found = _by_trial(asked, solution), solution.found
+    if best is None:
+        assert found.best is None
+        assert found.ranked == ()
+        return
+    assert found.best is not None
+    job = solution.job
+    cost, margin, devices = best
+    tokens = asked.config.batch.global_ * job.batch.real_tokens_per_row
+    chosen = time_of(job, found.best).step_seconds / tokens * handicap_of(found.best.way)
+    assert chosen == pytest.approx(cost)
+    assert fit_of(job, found.best).margin == pytest.approx(margin)
+    assert found.best.place.world.size == devices
+    assert found.ranked[0].strategy.global_batch == asked.config.batch.global_
+
+
+@settings(max_examples=30, deadline=None)
+@given(_instances())
+def test_even_rows_are_always_among_the_options(asked: Asked) -> None:
+    """So that sharing by speed is never worse than equal shares."""
+    solution = solve(asked)
+    batch = asked.config.batch.global_
+    for world in solution.worlds:
+        options = [place.rows for place in places_of(solution.job, world)]
+        assert share_rows(batch, [1.0] * world.size) in options
+        assert all(sum(rows) == batch for rows in options)
+
+
+@settings(max_examples=10, deadline=None)
+@given(_instances())
+def test_memory_never_falls_as_the_micro_batch_grows(asked: Asked) -> None:
+    """What the bisection rests on."""
+    solution = solve(replace(asked, config=replace(asked.config, batch=replace(asked.config.batch, micro=None))))
+    job = solution.job
+    for way in _every_way(asked):
+        place = next(iter(places_of(job, solution.worlds[0])))
+        margins = [fit_of(job, with_knobs(job, point)).margin for point in points_of(job.config, place, way)]
+        assert all(after <= before + 1e-9 for before, after in pairwise(margins))
+
+
+def test_of_many_micro_batches_the_best_is_not_missed(plan_for: Callable[..., Plan]) -> None:
+    """Beyond 16 not all are timed; what is chosen is still within the 2% that memory may cost."""
+    plan = plan_for("tiny", "1x24gb", tokens=48, batch=BatchConfig(global_=2000), engine=EngineConfig(name=Engine.ddp))
+    strategy, estimate = plan.chosen.strategy, plan.chosen.estimate
+    for micro in (*range(1, 40, 3), 100, 200, 500, 1000, 2000):
+        try:
+            other = plan_for(
+                "tiny",
+                "1x24gb",
+                tokens=48,
+                batch=BatchConfig(global_=2000, micro=micro),
+                engine=EngineConfig(name=Engine.ddp),
+                checkpointing=strategy.checkpointing,
+            )
+        except NothingFits:
+            continue
+        assert estimate.step_seconds <= 1.03 * other.chosen.estimate.step_seconds, micro

@@ -1,0 +1,140 @@
+"""When nothing fits: changes that were planned for, cheapest first. And what memory costs when something does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.config import (
+    AdapterConfig,
+    BaseConfig,
+    BatchConfig,
+    Checkpointing,
+    DataConfig,
+    Engine,
+    EngineConfig,
+    Quant,
+)
+from orchestrator.errors import NothingFits
+from orchestrator.planner.explain import explain
+from orchestrator.planner.plan import Plan
+
+Planner = Callable[..., Plan]
+RATE = re.compile(r"([\d,]+) tokens/s")
+
+
+def _outs(error: NothingFits) -> list[str]:
+    return [str(problem) for problem in error.problems if problem.where.startswith("way out")]
+
+
+def test_a_forced_micro_batch_is_the_first_to_be_given_up(plan_for: Planner) -> None:
+    data = DataConfig(path="rows.jsonl", seq_len=4096, packing=True)
+    with pytest.raises(NothingFits) as caught:
+        plan_for("8b", "1x24gb", data=data, batch=BatchConfig(global_=16, micro=16))
+    outs = _outs(caught.value)
+    assert len(outs) == 3
+    assert "batch.micro=auto would do: ddp" in outs[0]
+    again = plan_for("8b", "1x24gb", data=data)
+    rate = RATE.search(outs[0])
+    assert rate is not None
+    assert rate[1] == f"{again.chosen.estimate.tokens_per_second:,.0f}"
+    assert "of 24.0 GiB a device" in outs[0]
+
+
+def test_every_way_out_fits_when_it_is_taken(plan_for: Planner) -> None:
+    """Long rows, a wide adapter and no checkpointing do not fit 24 GB; each setting told makes them fit."""
+    asked = {
+        "adapter": AdapterConfig(rank=512),
+        "checkpointing": Checkpointing.none,
+        "data": DataConfig(path="rows.jsonl", seq_len=4096, packing=True),
+        "engine": EngineConfig(name=Engine.ddp),
+    }
+    with pytest.raises(NothingFits) as caught:
+        plan_for("8b", "1x24gb", tokens=4096, **asked)
+    outs = _outs(caught.value)
+    assert 1 <= len(outs) <= 3
+    for out in outs:
+        if "checkpointing=auto" in out:
+            plan_for("8b", "1x24gb", tokens=4096, **{**asked, "checkpointing": Checkpointing.auto})
+        if found := re.search(r"data.seq_len=(\d+)", out):
+            data = DataConfig(path="rows.jsonl", seq_len=int(found[1]), packing=True)
+            plan_for("8b", "1x24gb", tokens=4096, **{**asked, "data": data})
+
+
+def test_larger_cards_are_a_way_out_for_70b(plan_for: Planner) -> None:
+    with pytest.raises(NothingFits) as caught:
+        plan_for("70b", "2x24gb-pcie", tokens=1024)
+    outs = _outs(caught.value)
+    assert any("cards of" in out for out in outs)
+    assert all("A step takes about" in out for out in outs)
+    missing = [float(found) for found in re.findall(r"([\d.]+) GiB missing", str(caught.value))]
+    assert missing == sorted(missing)
+    assert missing
+
+
+def test_16_bit_weights_are_told_to_be_quantised(plan_for: Planner) -> None:
+    with pytest.raises(NothingFits) as caught:
+        plan_for("8b", "4xv100-16gb", base=BaseConfig(quant=Quant.none), engine=EngineConfig(name=Engine.ddp))
+    assert any("base.quant=nf4" in out for out in _outs(caught.value))
+
+
+def test_conflicts_alone_have_no_way_out(plan_for: Planner) -> None:
+    with pytest.raises(NothingFits) as caught:
+        plan_for("8b", "2x24gb-pcie", engine=EngineConfig(name=Engine.zero3), checkpointing=Checkpointing.selective)
+    assert _outs(caught.value) == []
+
+
+def test_trades_are_what_a_plan_with_the_change_says(plan_for: Planner) -> None:
+    plan = plan_for("8b", "8xh100", tokens=1024, engine=EngineConfig(name=Engine.ddp))
+    strategy = plan.chosen.strategy
+    assert strategy.checkpointing is Checkpointing.none
+    (trade,) = [trade for trade in plan.trades if "checkpointing=full" in trade.change]
+    changed = plan_for(
+        "8b",
+        "8xh100",
+        tokens=1024,
+        engine=EngineConfig(name=Engine.ddp),
+        checkpointing=Checkpointing.full,
+        devices=strategy.world_size,
+        batch=BatchConfig(global_=16, micro=max(strategy.micro)),
+    )
+    before, after = plan.chosen.estimate, changed.chosen.estimate
+    assert trade.step_seconds == pytest.approx(after.step_seconds)
+    assert trade.saved_bytes == before.memory.train.device_bytes - after.memory.train.device_bytes
+    assert trade.time_percent == pytest.approx((after.step_seconds / before.step_seconds - 1) * 100)
+    text = explain(plan)
+    assert "If memory runs short, in this order" in text
+    assert trade.change in text
+
+
+def test_trades_stand_in_the_order_of_their_price(plan_for: Planner) -> None:
+    for machine in ("2x24gb-pcie", "8xh100"):
+        trades = plan_for("8b", machine, tokens=1024).trades
+        paid = [t for t in trades if t.saved_bytes > 0 and t.time_percent >= 0.1]
+        prices = [trade.saved_bytes / trade.time_percent for trade in paid]
+        assert prices == sorted(prices, reverse=True)
+        kinds = [2 if t.saved_bytes <= 0 else 1 if t.time_percent >= 0.1 else 0 for t in trades]
+        assert kinds == sorted(kinds)
+
+
+def test_a_near_miss_tells_what_would_let_a_whole_copy_fit(plan_for: Planner) -> None:
+    """A little more memory than 24 GB: rows of 16 GiB cards, where 8B with a wide adapter must be partitioned."""
+    wide = AdapterConfig(rank=256)
+    plan = plan_for("8b", "4xv100-16gb", tokens=1024, adapter=wide)
+    assert plan.chosen.strategy.engine is Engine.zero3
+    found = [trade for trade in plan.trades if "a whole copy on each device" in trade.change]
+    for trade in found:
+        assert trade.fits
+        assert "engine=ddp" in trade.change
+    if ranks := [re.search(r"adapter.rank=(\d+)", trade.change) for trade in found]:
+        told = next(rank for rank in ranks if rank is not None)
+        again = plan_for(
+            "8b",
+            "4xv100-16gb",
+            tokens=1024,
+            adapter=AdapterConfig(rank=int(told[1])),
+            engine=EngineConfig(name=Engine.ddp),
+        )
+        assert again.chosen.strategy.engine is Engine.ddp
