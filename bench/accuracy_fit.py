@@ -22,7 +22,6 @@ GRIDS: Final[Mapping[str, tuple[float, ...]]] = MappingProxyType(
     {
         "logit_copies": tuple(x / 10 for x in range(10, 81, 2)),
         "layer_factor": tuple(x / 20 for x in range(8, 41)),
-        "kept_factor": tuple(x / 20 for x in range(16, 31)),
         "held_factor": tuple(x / 10 for x in range(13)),
         "slack": tuple(x / 100 for x in range(31)),
         "context_bytes": tuple(x / 10 * GIB for x in range(4, 31)),

@@ -35,6 +35,8 @@ GPU: Final = Machine(
     h2d_bytes_per_second=1e10,
     known=True,
 )
+_KNOWN: Final = re.compile(r"none|ddp|zero-?[23]|fsdp|single")
+_FOREIGN: Final = re.compile(r"device_map|megatron|tp\d|pp\d|tensor|pipeline|sequence|hybrid|hsdp", re.IGNORECASE)
 SMALLEST_CONTEXT: Final = 512  # tokens tried, where "no context fits" was reported
 
 
@@ -99,6 +101,14 @@ def read_record(body: Mapping[str, Any]) -> Record:
     if body.get("calibration_grade") == "X":
         msg = "marked as not to be fitted (a vendor's table, no measurement)"
         raise Excluded(msg)
+    try:
+        return _interpreted(body)
+    except (KeyError, TypeError, ValueError) as error:
+        msg = f"cannot be read ({type(error).__name__}: {error})"
+        raise Excluded(msg) from error
+
+
+def _interpreted(body: Mapping[str, Any]) -> Record:
     family = family_of(body)
     rules = RULES.get(family, OTHERS)
     _check(body)
@@ -119,12 +129,13 @@ def _check(body: Mapping[str, Any]) -> None:
     if missing and not (body.get("kind") == "oom" and missing == ["seq_len"]):
         msg = f"{' and '.join(missing)} not published"
         raise Excluded(msg)
-    sharding = str(body.get("sharding"))
-    if "device_map" in sharding or "megatron" in sharding:
+    sharding = str(body.get("sharding") or "none")
+    if _FOREIGN.search(sharding) or not _KNOWN.search(sharding):
         msg = f"engine {sharding!r} is not modelled"
         raise Excluded(msg)
-    if "Muon" in str(body.get("optimizer")):
-        msg = "optimizer Muon is not modelled"
+    optimizer = str(body.get("optimizer") or "adam")
+    if "adam" not in optimizer.lower():
+        msg = f"optimizer {optimizer!r} is not modelled"
         raise Excluded(msg)
     if "DPO" in str(body.get("framework")):
         msg = "preference tuning holds a second model's logits"
@@ -203,7 +214,7 @@ def _quant(text: str, rules: Rules) -> tuple[Quant, bool]:
     """GPTQ, AWQ and HQQ hold 4 bits and about 0.16 bits of 16-bit scales a weight, as NF4 with nested scales does."""
     if any(word in text for word in ("gptq", "awq", "hqq")):
         return Quant.nf4, True
-    if "nf4" in text.lower():
+    if re.search(r"nf4|fp4|4-?bit", text.lower()):
         nested = "-dq" in text if rules.double_quant is None else rules.double_quant
         return Quant.nf4, nested
     return (Quant.int8, False) if "8" in text else (Quant.none, False)
@@ -216,10 +227,10 @@ def _dtype(body: Mapping[str, Any]) -> str:
 
 def _sharding(body: Mapping[str, Any], rules: Rules) -> Sharding | None:
     text, offload = str(body.get("sharding")), str(body.get("offload"))
-    params = "cpu-param" in offload
-    if "zero3" in text:
+    params = "param" in offload
+    if re.search("zero-?3", text):
         return Sharding(stage=Stage.zero3, offload_params=params, offload_optimizer="optimizer" in offload)
-    if "zero2" in text or (rules.deepspeed_full and body["method"] == "full"):
+    if re.search("zero-?2", text) or (rules.deepspeed_full and body["method"] == "full"):
         return Sharding(stage=Stage.zero2, offload_optimizer="optimizer" in offload)
     if "fsdp" in text and "no_shard" not in text:
         # FSDP steps where the parameters are.
@@ -247,6 +258,8 @@ def _logit_chunks(kernel: str, family: str) -> int:
 
 def _metric(body: Mapping[str, Any], rules: Rules) -> str:
     text = str(body.get("peak_metric")).lower()
+    if "not stated" in text:
+        return rules.metric
     if "nvidia-smi" in text:
         return "device"
     if "allocated" in text or "active" in text:

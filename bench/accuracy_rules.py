@@ -125,7 +125,10 @@ RULES: Final[Mapping[str, Rules]] = MappingProxyType(
             autocast=False, dropout=0.1, metric="reserved", why="train.py: precision bf16 without autocast, dropout 0.1"
         ),
         "torchtune": Rules(
-            autocast=False, double_quant=True, metric="reserved", why="recipes: bf16; NF4Tensor nests scales"
+            autocast=False,
+            double_quant=True,
+            metric="allocated",
+            why="recipes: bf16; NF4Tensor nests scales; its rows agree with one another as allocated bytes",
         ),
         "ms_swift": Rules(adapter_dtype="fp32", metric="reserved", older=False, why="the headers' own word: reserved"),
         "deepspeed_hf": Rules(autocast=False, metric="device", why="DeepSpeed holds 16-bit parameters"),

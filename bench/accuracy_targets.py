@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import Final
 
 from orchestrator.workload.adapter import AdapterPiece, AdapterShape
@@ -25,6 +26,7 @@ _WORDS: Final = (
     (r"\bup\b|up_proj", ("up",)),
     (r"\bdown\b|down_proj", ("down",)),
 )
+_ALL: Final = re.compile(r"all[- ]linear")
 _HEAD: Final = re.compile(r"\bhead\b")
 # Names of linear modules, and the parts they hold.
 _MODULES: Final = (
@@ -60,12 +62,12 @@ def adapter_of(model: ModelShape, targets: str, rank: int, *, dropout: float, sp
         dropout: on their inputs.
         split: fused projections carry one adapter per part (litgpt); PEFT gives them a single one.
     """
-    wanted = parts_of(targets)
+    wanted, everywhere = parts_of(targets), bool(_ALL.search(targets))
     pieces = [
         piece
         for linear, count in model.linear_counts
-        if "expert" not in linear.name and linear.name != "lm_head"
-        for piece in _pieces(model, linear, count, wanted, rank, split=split)
+        if linear.name != "lm_head"
+        for piece in _pieces(model, linear, count, _PARTS if everywhere else wanted, rank, split=split)
     ]
     if _HEAD.search(targets.replace("lm_head trainable", "")):
         pieces.append(
@@ -75,11 +77,12 @@ def adapter_of(model: ModelShape, targets: str, rank: int, *, dropout: float, sp
 
 
 def _pieces(
-    model: ModelShape, linear: LinearShape, count: int, wanted: frozenset[str], rank: int, *, split: bool
+    model: ModelShape, linear: LinearShape, count: int, wanted: Container[str], rank: int, *, split: bool
 ) -> list[AdapterPiece]:
+    """Adapters of one module; modules of no known part, such as routers, carry one where all linear modules do."""
     parts = next((parts for pattern, parts in _MODULES if re.search(pattern, linear.name)), ())
     chosen = [part for part in parts if part in wanted]
-    if not chosen:
+    if not chosen and (parts or wanted is not _PARTS):
         return []
     widths = {"q": model.query_width, "k": model.key_width, "v": model.key_width}
     whole = [(linear.name, linear.out_features)]

@@ -46,6 +46,10 @@ MODELS = (
     "tiny-llama",
     "gpt-j-6b",
     "phi-4",
+    "mixtral-8x7b",
+    "qwen1.5-moe-a2.7b",
+    "qwen3-30b-a3b",
+    "olmoe-1b-7b",
 )
 STACKS = ("trl", "hf_plain")
 LIMIT = 0.03
@@ -93,7 +97,7 @@ QUICK = (
     ("llama-2-7b", SHAPES[1], "hf_plain"),
     ("qwen3-8b", SHAPES[0], "hf_plain"),
 )
-QUICK_LAYERS = 8
+QUICK_LAYERS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,14 @@ from collections import Counter
 
 from orchestrator.config import Checkpointing, Quant
 from orchestrator.estimate.blocks import Block, block_of
+from orchestrator.estimate.experts import (
+    are_adapted,
+    gated_bytes_per_token,
+    has_dense_mlp,
+    has_experts,
+    merged_bytes,
+    routed_bytes_per_token,
+)
 from orchestrator.estimate.layers import Input, input_of
 from orchestrator.estimate.setting import Setting
 
@@ -71,7 +79,7 @@ def _inputs(setting: Setting, block: Block) -> float:
     The kernel's output and the MLP's product count elsewhere.
     """
     readers = Counter(input_of(x.name, x.in_features, setting) for x in setting.adapter.targets)
-    attention, mlp = readers[Input.attention], readers[Input.mlp]
+    attention, mlp = readers[Input.attention], readers[Input.mlp] + are_adapted(setting)
     if not block.fp32_norms:
         shared = block.parallel and setting.model.norms_per_layer == 1
         copies = min(1, attention + mlp) if shared else min(1, attention) + min(1, mlp)
@@ -90,6 +98,9 @@ def mlp_bytes_per_token(setting: Setting, block: Block) -> float:
     """Gate, its activation and up, or an activation's input; and what the last adapter reads."""
     width, size = setting.model.intermediate, output_bytes(setting, block)
     product = product_bytes_per_token(setting)
+    if has_experts(setting):
+        dense = 3 * size * width + product + gated_bytes_per_token(setting) if has_dense_mlp(setting) else 0
+        return float(dense + routed_bytes_per_token(setting))
     if setting.model.gated_mlp:
         return float(3 * size * width + product)
     if block.written_out:
@@ -151,8 +162,8 @@ def mask_bytes_per_token(setting: Setting) -> float:
     return float(length) if setting.batch.padded else 0.0
 
 
-def adapter_copy_bytes(setting: Setting) -> int:
-    """Casts of one layer's fp32 adapters, which autocast keeps until the backward pass."""
-    if setting.adapter_dtype != "fp32" or setting.compute_dtype == "fp32":
-        return 0
-    return setting.adapter.params_per_layer * setting.compute_bytes
+def layer_copy_bytes(setting: Setting) -> int:
+    """One layer's weights that wait for the backward pass: casts of fp32 adapters, experts with adapters added."""
+    is_cast = setting.adapter_dtype == "fp32" and setting.compute_dtype != "fp32"
+    casts = setting.adapter.params_per_layer * setting.compute_bytes if is_cast else 0
+    return casts + merged_bytes(setting)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from orchestrator.config import Checkpointing
 from orchestrator.estimate.activations import (
-    adapter_copy_bytes,
+    layer_copy_bytes,
     mlp_bytes_per_token,
     output_bytes,
     product_bytes_per_token,
@@ -14,6 +14,7 @@ from orchestrator.estimate.activations import (
     score_bytes,
 )
 from orchestrator.estimate.blocks import Block, block_of
+from orchestrator.estimate.experts import backward_bytes, has_dense_mlp, has_experts, recompute_bytes
 from orchestrator.estimate.layers import Input, input_of
 from orchestrator.estimate.setting import Setting
 
@@ -39,20 +40,32 @@ def layer_peak(setting: Setting, unpacked_bytes: int) -> Moment:
     block = block_of(setting)
     recomputes = setting.checkpointing is not Checkpointing.none
     saved = saved_bytes_per_token(setting) if recomputes else 0.0
-    moments = [*_mlp_moments(setting, block, saved, unpacked_bytes)]
-    if recomputes:
-        moments += _recompute_moments(setting, block, saved, unpacked_bytes)
+    last = unpacked_bytes * _last_share(setting)
+    moments: list[Moment] = []
+    if not has_experts(setting) or has_dense_mlp(setting):
+        moments += _mlp_moments(setting, block, saved, last)
+    if recomputes and not has_experts(setting):
+        moments += _recompute_moments(setting, block, saved, last)
+    if has_experts(setting):
+        moments += _expert_moments(setting, saved, recomputes=recomputes)
     if block.norm_last:
         norm = setting.peak_tokens * (saved + (_NORM_COPIES * _FP32 + setting.compute_bytes) * setting.model.hidden)
         moments.append(Moment(why="the norm after the MLP runs backwards", bytes=norm))
     if setting.eager_attention:
         moments.append(_attention_moment(setting, block, recomputes=recomputes))
-    copies = adapter_copy_bytes(setting) if recomputes else 0
+    copies = layer_copy_bytes(setting) if recomputes else 0
     largest = max(moments, key=lambda moment: moment.bytes)
     return Moment(why=largest.why, bytes=largest.bytes + copies)
 
 
-def _mlp_moments(setting: Setting, block: Block, saved: float, unpacked: int) -> list[Moment]:
+def _last_share(setting: Setting) -> float:
+    """Weights of the MLP's last module against the largest packed one's; 0 where it is not packed."""
+    model = setting.model
+    last = [x for x in model.linears if input_of(x.name, x.in_features, setting) is Input.product and x.packed]
+    return max((x.weights for x in last), default=0) / model.largest_linear
+
+
+def _mlp_moments(setting: Setting, block: Block, saved: float, unpacked: float) -> list[Moment]:
     """The last linear module, then the product or activation.
 
     The adapter's gradient comes first and frees the adapter's input; then the weight is unpacked and multiplied.
@@ -74,7 +87,7 @@ def _mlp_moments(setting: Setting, block: Block, saved: float, unpacked: int) ->
     ]
 
 
-def _recompute_moments(setting: Setting, block: Block, saved: float, unpacked: int) -> list[Moment]:
+def _recompute_moments(setting: Setting, block: Block, saved: float, unpacked: float) -> list[Moment]:
     """The last linear module of the recomputation, and the adapter of the first one of the MLP."""
     tokens, model, compute = setting.peak_tokens, setting.model, setting.compute_bytes
     stream = output_bytes(setting, block) * model.hidden
@@ -97,6 +110,16 @@ def _recompute_moments(setting: Setting, block: Block, saved: float, unpacked: i
             bytes=tokens * (before + held + widened + first * model.intermediate),
         ),
     ]
+
+
+def _expert_moments(setting: Setting, saved: float, *, recomputes: bool) -> list[Moment]:
+    """The experts' last matrices, forward and backward, with three more of the residual stream."""
+    stream = 3 * setting.compute_bytes * setting.model.hidden
+    before = setting.peak_tokens * (saved + stream)
+    moments = [Moment(why="the experts' last matrices run backwards", bytes=before + backward_bytes(setting))]
+    if recomputes:
+        moments.append(Moment(why="the experts are recomputed", bytes=before + recompute_bytes(setting)))
+    return moments
 
 
 def _is_fused(setting: Setting) -> bool:

@@ -66,11 +66,11 @@ def kept_per_token(setting: Setting, stack: Stack) -> float:
     """Bytes per token that all layers together keep on the device from the forward to the backward pass."""
     layers = setting.model.layers
     if setting.checkpointing is Checkpointing.none:
-        return layers * layer_bytes(setting, stack).saved * stack.layer_factor * stack.kept_factor
+        return layers * layer_bytes(setting, stack).saved * stack.layer_factor
     size = _size(setting)
     # Two layers' inputs are on the device while others are copied out or in.
     on_device = min(layers, 2) if setting.offload_activations or stack.offloads_checkpoints else layers
-    return on_device * size * setting.model.hidden * stack.kept_factor
+    return on_device * size * setting.model.hidden
 
 
 def transient_per_token(setting: Setting, stack: Stack) -> float:

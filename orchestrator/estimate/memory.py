@@ -8,7 +8,7 @@ from dataclasses import replace
 from orchestrator.config import Checkpointing, Engine, Offload, Optimizer
 from orchestrator.estimate import base
 from orchestrator.estimate import calibration as c
-from orchestrator.estimate.activations import adapter_copy_bytes, kept_bytes_per_token, mask_bytes_per_token
+from orchestrator.estimate.activations import kept_bytes_per_token, layer_copy_bytes, mask_bytes_per_token
 from orchestrator.estimate.backward import layer_peak
 from orchestrator.estimate.blocks import block_of
 from orchestrator.estimate.host_memory import PINNED, host_terms, load_conversion_bytes
@@ -141,7 +141,7 @@ def _kept_bytes(setting: Setting) -> int:
     model, tokens = setting.model, setting.peak_tokens
     # On a CPU: final norm in and out, gradient of the head's input; on a GPU they are in the head's term.
     hidden_states = 0 if setting.machine.is_gpu else 3 * _FP32 * model.hidden
-    copies = model.layers * adapter_copy_bytes(setting) if setting.checkpointing is Checkpointing.none else 0
+    copies = model.layers * layer_copy_bytes(setting) if setting.checkpointing is Checkpointing.none else 0
     per_token = model.layers * kept_bytes_per_token(setting) + mask_bytes_per_token(setting) + hidden_states
     return round(tokens * per_token) + copies
 

@@ -96,7 +96,7 @@ def _head_term(setting: Setting) -> Term:
     """Peak while the loss is computed."""
     model, tokens, stack, size = setting.model, setting.peak_tokens, setting.constants, setting.compute_bytes
     hidden = 3 * (_FP32 if setting.upcasts else size) * model.hidden * tokens
-    if not setting.logit_chunks:
+    if stack.fused_head or not setting.logit_chunks:
         why = "fused head and loss: only chunks of the logits exist"
         return Term(name="logits", bytes=hidden + _FUSED_COPIES * _FP32 * model.hidden * tokens, why=why)
     packed = any(linear.name == "lm_head" and linear.packed for linear, _ in model.linear_counts)
@@ -135,6 +135,9 @@ def _phase(setting: Setting, phase: str, terms: Iterable[Term]) -> PhaseMemory:
     terms = tuple(term for term in terms if term.bytes > 0)
     allocated = sum(term.bytes for term in terms)
     reserved = round(allocated * (1 + setting.constants.slack))
+    if setting.loads_whole and phase != "load":
+        # Blocks cut for whole parameters do not fit shards: the allocator keeps them beside what training needs.
+        reserved += base.packed_bytes(setting) + base.absmax_bytes(setting) + base.unquantised_bytes(setting)
     host = (*host_terms(setting, phase, resident_bytes=0), *states.host_state_terms(setting))
     if setting.offload_activations or setting.constants.offloads_checkpoints:
         size = setting.peak_tokens * setting.model.layers * setting.model.hidden * setting.compute_bytes

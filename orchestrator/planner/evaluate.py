@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from orchestrator.config import Attention, Engine, RunConfig
+from orchestrator.config import Attention, Checkpointing, Engine, RunConfig
 from orchestrator.estimate import base
 from orchestrator.estimate.calibration import DEVICE_FILL
 from orchestrator.estimate.memory import estimate_memory
@@ -124,7 +124,7 @@ def allocator_of(config: RunConfig, world: World) -> str:
 
 def _mixed_rate(world: World, way: Way) -> float:
     """Mean rate when the forward pass gathers over the network and the others inside the host."""
-    inside = 1 if way.checkpointing.value == "none" else 2
+    inside = 1 if way.checkpointing is Checkpointing.none else 2
     return (1 + inside) / (1 / world.link_rates[1] + inside / world.host_rates[1])
 
 
@@ -134,16 +134,18 @@ def _is_eager(job: Job) -> bool:
 
 
 def layer_seconds(job: Job, point: Point) -> float:
-    """Seconds of one pass over one decoder layer, on the class with the largest micro-batch.
+    """Seconds of one pass over one decoder layer, on the slowest class: these knobs are the same on all ranks.
 
-    From the time of one micro-step on a single rank, where nothing is gathered.
+    From the time of one micro-step on a single rank, where nothing is gathered. It grows with the micro-batch, and
+    so do the knobs that follow from it.
     """
-    at = max(range(len(point.micro)), key=lambda index: point.micro[index])
-    alone = replace(
-        setting_of(job, point, at), engine=Engine.ddp, zero3=None, world_size=1, rows=point.micro[at], accumulation=1
-    )
-    passes = 2 if point.way.checkpointing.value == "none" else 3
-    return estimate_time(alone).step_seconds / job.model.layers / passes
+    seconds = 0.0
+    for at, rows in enumerate(point.micro):
+        setting = setting_of(job, point, at)
+        alone = replace(setting, engine=Engine.ddp, zero3=None, world_size=1, rows=rows, accumulation=1)
+        seconds = max(seconds, estimate_time(alone).step_seconds)
+    passes = 2 if point.way.checkpointing is Checkpointing.none else 3
+    return seconds / job.model.layers / passes
 
 
 def time_of(job: Job, point: Point) -> StepTime:

@@ -46,8 +46,8 @@ class Ground:
     Attributes:
         world: of the strategy.
         residency: of the strategy.
-        machine: of the rank with the longest layer.
-        layer_seconds: of one pass over one decoder layer there.
+        machine: of the first rank; links are those of the slowest.
+        layer_seconds: of one pass over one decoder layer on the slowest rank.
         compute_dtype: of the passes.
     """
 

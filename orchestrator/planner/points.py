@@ -90,11 +90,10 @@ def _ground(job: Job, point: Point, seconds: float | None) -> Ground:
     if point.way.residency is None:
         msg = "an engine without residency has no knobs"
         raise ValueError(msg)
-    at = max(range(len(point.micro)), key=lambda index: point.micro[index])
     return Ground(
         world=point.place.world,
         residency=point.way.residency,
-        machine=point.place.classes[at].machine,
+        machine=point.place.classes[0].machine,
         layer_seconds=bare_layer_seconds(job, point) if seconds is None else seconds,
         compute_dtype=point.place.precision,
     )

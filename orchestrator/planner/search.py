@@ -7,7 +7,7 @@ to 16 micro-batches that fit are all timed; of more, twelve in growing steps, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.estimate.values import Estimate, StepTime
@@ -153,13 +153,13 @@ def _spread(count: int) -> list[int]:
     return sorted({0, count - 1, *(round(growth**step) for step in range(_SOME_TIMED - 1))})
 
 
-def _around(times: Mapping[int, Timed]) -> list[int]:
+def _around(times: Mapping[int, Timed], fitting: Sequence[int]) -> list[int]:
     """What lies between the fastest of those timed and its neighbours: a few of them, where it is much."""
     known = sorted(times)
     best = min(known, key=lambda at: times[at].time.step_seconds)
     place = known.index(best)
     ends = known[max(0, place - 1)], known[min(len(known) - 1, place + 1)]
-    between = [at for at in range(ends[0], ends[1] + 1) if at not in times]
+    between = [at for at in fitting if ends[0] <= at <= ends[1] and at not in times]
     return between[:: max(1, len(between) // _NEAR_TIMED)]
 
 
@@ -205,22 +205,38 @@ class _Explorer:
                 known[at] = self._with_knobs(bare[at])
             return known[at]
 
-        misfit = self.fit(point(0)).misfit
-        if misfit is not None:
-            return point(0), misfit
-        low, high = 0, len(bare) - 1  # `low` fits, nothing above `high` does
+        # With one forward pass a step no gradient waits for the next: it is not in line with the others.
+        single = bare[-1].accumulation == 1
+        last = len(bare) - 1
+        fitting = list(range(self._fitting(point, len(bare) - single)))
+        if single and self.fit(point(last)).misfit is None:
+            fitting.append(last)
+        if not fitting:
+            misfits = [(at, self.fit(point(at)).misfit) for at in sorted({0, last})]
+            told = [(point(at), misfit) for at, misfit in misfits if misfit is not None]
+            return min(told, key=lambda item: item[1].missing_bytes)
+        times = {fitting[at]: self._timed(point(fitting[at])) for at in _spread(len(fitting))}
+        for at in _around(times, fitting):
+            times[at] = self._timed(point(at))
+        found += times.values()
+        return None
+
+    def _timed(self, point: Point) -> Timed:
+        return Timed(point=point, time=time_of(self.job, point))
+
+    def _fitting(self, point: Callable[[int], Point], count: int) -> int:
+        """How many of the first `count` points fit, each of which needs more than the one before."""
+        if count == 0 or self.fit(point(0)).misfit is not None:
+            return 0
+        low, high = 0, count - 1  # `low` fits, nothing above `high` does
         while low < high:
             # The largest first: mostly all of them fit.
-            middle = high if high == len(bare) - 1 and low == 0 else (low + high + 1) // 2
+            middle = high if high == count - 1 and low == 0 else (low + high + 1) // 2
             if self.fit(point(middle)).misfit is None:
                 low = middle
             else:
                 high = middle - 1
-        times = {at: Timed(point=point(at), time=time_of(self.job, point(at))) for at in _spread(low + 1)}
-        for at in _around(times):
-            times[at] = Timed(point=point(at), time=time_of(self.job, point(at)))
-        found += times.values()
-        return None
+        return low + 1
 
     def _with_knobs(self, point: Point) -> Point:
         if point.way.residency is None:

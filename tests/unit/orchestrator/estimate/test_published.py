@@ -216,3 +216,13 @@ def test_an_unknown_stack_has_the_default_constants(make_setting: Make) -> None:
     assert setting.constants is DEFAULT
     assert estimate_memory(setting) == estimate_memory(replace(setting, calibrated=DEFAULT))
     assert replace(setting, stack="qwen").constants is STACKS["qwen"]
+
+
+def test_our_own_stacks_keep_their_head_under_a_sharding_engine(make_setting: Make) -> None:
+    plain = _make(
+        make_setting, stack="hf_plain", calibrated=None, sharding=Sharding(stage=Stage.streamed), micro=8, seq_len=2048
+    )
+    fused = replace(plain, stack="trl")
+    logits = 3 * 4 * 8 * 2048 * 32000
+    assert _terms(estimate_memory(plain).train)["logits"] > logits
+    assert estimate_memory(plain).train.allocated_bytes - estimate_memory(fused).train.allocated_bytes > logits / 2

@@ -184,12 +184,13 @@ def test_even_rows_are_always_among_the_options(asked: Asked) -> None:
 @settings(max_examples=10, deadline=None)
 @given(_instances())
 def test_memory_never_falls_as_the_micro_batch_grows(asked: Asked) -> None:
-    """What the bisection rests on."""
+    """What the bisection rests on; one forward pass a step keeps no gradient between passes, and is tried apart."""
     solution = solve(replace(asked, config=replace(asked.config, batch=replace(asked.config.batch, micro=None))))
     job = solution.job
     for way in _every_way(asked):
         place = next(iter(places_of(job, solution.worlds[0])))
-        margins = [fit_of(job, with_knobs(job, point)).margin for point in points_of(job.config, place, way)]
+        line = [point for point in points_of(job.config, place, way) if point.accumulation > 1]
+        margins = [fit_of(job, with_knobs(job, point)).margin for point in line]
         assert all(after <= before + 1e-9 for before, after in pairwise(margins))
 
 
