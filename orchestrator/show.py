@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.config import RunConfig
+from orchestrator.config import OutputFormat, RunConfig
 from orchestrator.errors import Problem, UserError
 from orchestrator.inputs import machine_of, probe_readings
 from topology.codec import to_json
@@ -48,7 +48,8 @@ def probe(config: RunConfig) -> Shown:
         files.append(("save_readings", config.save_readings, json.dumps(readings_to_json(readings), indent=2) + "\n"))
     else:
         topology = machine_of(config)
-    document = _document(topology)
+    is_wanted = config.format is OutputFormat.json or config.save.lower().endswith(".json")
+    document = _document(topology) if is_wanted else ""
     if config.save:
         files += _saved(config.save, topology, document)
     if config.picture:

@@ -148,6 +148,7 @@ def _device_value(reader: Reader, data: dict[str, Any], path: str, host: str) ->
         parent=reader.get(data, path, "parent", str, None),
         fabric=reader.get(data, path, "fabric", str, None),
         cpus=reader.get(data, path, "cpus", str, None),
+        unread=reader.strings(data, path, "unread"),
     )
 
 

@@ -156,6 +156,8 @@ def short_names(host: Host) -> Mapping[str, str]:
     names = {}
     for at, device in enumerate(host.devices):
         text = _short(device, at)
+        if device.parent is not None:  # a slice of that card, whose own name it must not take
+            text = f"{text}.{sum(1 for other in host.devices[:at] if other.parent == device.parent)}"
         names[device.id] = text if not taken[text] else f"{text}.{taken[text]}"
         taken[text] += 1
     return names

@@ -20,6 +20,8 @@ _DOWN: Final = "see `nvidia-smi nvlink -s`; reset the GPU or reboot, and if they
 _MANAGER: Final = (
     "check `systemctl status nvidia-fabricmanager` (its version must be the driver's) and `nvidia-smi nvlink -s`"
 )
+_HIDDEN: Final = "nvlink"
+_ASK: Final = "see `nvidia-smi nvlink -s`"
 _SEVERAL: Final = 2
 _MOST: Final = 2 / 3
 _UNNAMED: Final = "unknown GPU"  # of texts; a board with NVSwitches has one kind of GPU
@@ -30,8 +32,12 @@ def link_warnings(one: Topology, names: Mapping[str, str], *, is_switched: bool)
     gpus = one.gpus
     counts = _switch_counts(one) if is_switched else _bundle_counts(one)
     most = {device.id: _sold_with(device) for device in gpus} if is_switched else {}
-    yield from _degraded(counts, most, names)
-    is_whole = not any(device.mig for device in gpus)
+    told = {device.id for device in gpus if _HIDDEN not in device.unread}
+    yield from _degraded({name: count for name, count in counts.items() if name in told}, most, names)
+    is_whole = not any(device.mig or _HIDDEN in device.unread for device in gpus)
+    hidden = [names[device.id] for device in gpus if _HIDDEN in device.unread and _BOARD_ONLY.search(device.name)]
+    if hidden:
+        yield f"{', '.join(hidden)}: the state of the NVLinks cannot be read; whether they are up is unknown: {_ASK}"
     is_dark = not any(link.kind.startswith("NV") for link in one.links) and not any(p.is_nvlink for p in one.pairs)
     if len(gpus) >= _SEVERAL and is_dark and is_whole and all(_BOARD_ONLY.search(device.name) for device in gpus):
         yield f"no NVLink among {len(gpus)} {gpus[0].name}, which are made for it: {_MANAGER}"

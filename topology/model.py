@@ -72,8 +72,9 @@ class Device:
     """A GPU, or without one a CPU slot of `cores` cores. Memory in bytes (None: unknown); `pci` as sysfs writes it.
 
     `cpus` are the logical CPUs near it, as the kernel writes them (`0-15,32-47`); `parent` is the UUID of the GPU
-    that a MIG slice is a part of; `fabric` names the NVLink partition (cluster UUID and clique) that joins GPUs of
-    several hosts.
+    that a MIG slice is a part of (`index` is then that GPU's). `fabric` names the NVLink partition (cluster UUID and
+    clique) that joins GPUs of several hosts. `unread` names what the driver would not tell (`nvlink`), so that it is
+    not taken for absent.
     """
 
     id: str
@@ -95,6 +96,7 @@ class Device:
     parent: str | None = None
     fabric: str | None = None
     cpus: str | None = None
+    unread: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Reject values no device can have."""

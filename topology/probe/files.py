@@ -164,4 +164,6 @@ def _guess(text: str, error: ValueError) -> str:
         return "an empty file"
     if text.lstrip().startswith("<"):
         return "XML whose root is not <system version=...>"
+    if "digits" in str(error):
+        return "a number of thousands of digits"
     return f"neither a GPU matrix nor JSON ({str(error)[:200]})"

@@ -9,7 +9,7 @@ from topology.checks import normal_pci
 from topology.hardware import peak
 from topology.model import Device, DeviceKind, Pcie
 from topology.probe.host_parts import kernel_list
-from topology.probe.host_readings import MAX_NODE
+from topology.probe.host_readings import MAX_NODE, NOT_READ
 from topology.probe.pci_places import pcie_or_none
 from topology.units import format_bytes
 
@@ -82,6 +82,7 @@ def find_gpu(gpu: GpuReadings, host: HostReadings, host_name: str, bus: Bus) -> 
         power_limit_watts=_watts(gpu.power_limit_milliwatts.value),
         mig=None if gpu.mig_mode.value is None else False,
         fabric=_fabric(gpu),
+        unread=("nvlink",) if _hides_links(gpu) else (),
     )
     return Found(device=device, gpu=gpu, warnings=tuple(warnings))
 
@@ -103,12 +104,20 @@ def find_mig(gpu: GpuReadings, mig: MigReadings, host: HostReadings, host_name: 
         name=mig.name.value or f"{gpu.name.value or 'unknown GPU'} MIG",
         memory_bytes=memory_bytes,
         uuid=mig.uuid.value or None,
+        index=gpu.index,
         free_memory_bytes=free_bytes,
         mig=True,
         parent=parent,
     )
     warnings = (f"{label}: unreadable: {', '.join(faults)}",) if faults else ()
     return Found(device=device, gpu=bare, warnings=(*warnings, *notes))
+
+
+def _hides_links(gpu: GpuReadings) -> bool:
+    """Whether ports may be up that the driver does not tell of: a state that failed, or neither count nor state."""
+    if any(port.state.error is not None for port in gpu.nvlinks):
+        return True
+    return not gpu.nvlinks and gpu.nvlink_count.error not in {None, NOT_READ.error}
 
 
 def _memory(readings: GpuReadings | MigReadings, label: str) -> tuple[int | None, int | None, list[str]]:

@@ -46,7 +46,7 @@ def cpus_of(system: Element, host: str) -> tuple[list[Cpu], list[str]]:
     seen: dict[tuple[str, int], int] = {}
     for element, found in zip(elements, hashes, strict=True):
         name = f"{host}-{known.get(found, 0)}" if len(known) > 1 else host
-        node = int(element.attributes["numaid"])
+        node = _number(element.attributes["numaid"])
         if (name, node) in seen:
             problems.append(f"line {element.line}: the NUMA node {node} again, first on line {seen[name, node]}")
         seen.setdefault((name, node), element.line)
@@ -83,3 +83,8 @@ def kernel_list(numbers: Sequence[int]) -> str:
         run = [number for _, number in group]
         runs.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]))
     return ",".join(runs)
+
+
+def _number(text: str) -> int:
+    # As C reads it: hexadecimal where it says so.
+    return int(text, 16) if text.strip().lower().startswith("0x") else int(text)

@@ -56,7 +56,7 @@ _HEX: Final = r"0x[0-9a-fA-F]{1,16}"
 _PATTERNS: Final[Mapping[tuple[str, str], re.Pattern[str]]] = {
     key: re.compile(pattern, re.ASCII)
     for key, pattern in {
-        ("cpu", "numaid"): r"-1|\d{1,6}",
+        ("cpu", "numaid"): r"-1|\d{1,6}|0[xX][0-9a-fA-F]{1,5}",
         ("cpu", "host_hash"): r"(?:0x)?[0-9a-fA-F]{1,16}",
         ("cpu", "affinity"): r"(?:[0-9a-fA-F]+(?:,[0-9a-fA-F]+)*)?",
         ("cpu", "familyid"): _WHOLE,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from topology.probe.host_readings import NOT_READ
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
@@ -18,6 +20,8 @@ _STATUS: Final[Mapping[int, str]] = {
     5: "not supported",
     6: "unknown",
 }
+# Cards, virtual machines and old drivers without the call: nothing is wrong there.
+_USUAL: Final = frozenset({NOT_READ.error, "NOT_SUPPORTED", "FUNCTION_NOT_FOUND"})
 _MAX_NAMED: Final = 8
 
 
@@ -33,7 +37,16 @@ def p2p_warnings(indices: Collection[int], readings: Sequence[P2pReadings]) -> l
         ]
         if told:
             off.setdefault(", ".join(told), []).append(f"GPU {row.a_index} - GPU {row.b_index}")
-    return [f"{name_pairs(names, len(own))}: no peer-to-peer: {why}" for why, names in off.items()]
+    told = [f"{name_pairs(names, len(own))}: no peer-to-peer: {why}" for why, names in off.items()]
+    return told + _unread(own)
+
+
+def _unread(own: Sequence[P2pReadings]) -> list[str]:
+    failed: dict[str, list[str]] = {}
+    for row in own:
+        if row.read.error is not None and row.read.error not in _USUAL:
+            failed.setdefault(row.read.error, []).append(f"GPU {row.a_index} - GPU {row.b_index}")
+    return [f"{name_pairs(names, len(own))}: peer-to-peer status unreadable ({code})" for code, names in failed.items()]
 
 
 def name_pairs(names: Sequence[str], num_pairs: int) -> str:

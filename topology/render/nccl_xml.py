@@ -82,7 +82,7 @@ def _refusal(host: str, problems: Sequence[str]) -> TopologyError:
     return TopologyError(
         asked=f"an NCCL topology file (XML) of {host}",
         problems=(*problems[:_MAX_PROBLEMS], *([f"and {rest} more"] if rest > 0 else [])),
-        remedy="probe the host itself, or save the topology as JSON, which carries everything",
+        remedy="save the topology as JSON, which carries everything",
     )
 
 

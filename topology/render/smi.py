@@ -61,6 +61,9 @@ def smi_text(topology: Topology, host_name: str | None = None, *, is_pcie_only: 
     gpus = _in_order(host)
     if not gpus:
         raise TopologyError(asked=_asked(host), found="no GPU", remedy="give a host with GPUs")
+    if any(device.parent is not None for device, _ in gpus):
+        found = "MIG slices, for which nvidia-smi's matrix has no rows"
+        raise TopologyError(asked=_asked(host), found=found, remedy="save the topology as JSON, which carries them")
     names = {device.id: f"GPU{number}" for device, number in gpus}
     labels = _labels(_alone(topology, host), {*names, *(nic.id for nic in host.nics)}, is_pcie_only=is_pcie_only)
     nic_names = _nic_names(host)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from topology.judge import short_names
 from topology.model import Device, DeviceKind, Host, Nic, Pcie, Switch, SwitchKind
 from topology.render.svg_style import ISLANDS, NO_ISLAND, gigabytes
 from topology.units import format_bytes, format_rate
@@ -44,15 +45,10 @@ class Names:
 
 def names_of(part: Part, islands: Sequence[tuple[str, ...]]) -> Names:
     """Name the parts as nvidia-smi does, by its index where that is known; `islands` are those of the host."""
-    label = {device.id: device_label(device, at) for at, device in enumerate(part.host.devices)}
+    label = dict(short_names(part.host))
     label |= {nic.id: nic.name for nic in part.host.nics}
     label |= {switch.id: switch.name or _SWITCH_NAMES[switch.kind] for switch in part.switches}
     return Names(label=label, island={name: at for at, island in enumerate(islands) for name in island})
-
-
-def device_label(device: Device, at: int) -> str:
-    """Name a device by its kind and index, else by its place among the devices of its host."""
-    return f"{device.kind.value.upper()}{at if device.index is None else device.index}"
 
 
 def short_name(name: str) -> str:

@@ -242,3 +242,26 @@ def test_what_is_no_tree_is_a_contradiction(ups: list[tuple[str, str]]) -> None:
     switches = tuple(Switch(id=name, kind=SwitchKind.pcie, host="h") for name in ("s0", "s0b", "s1"))
     links = tuple(Link(a=a, b=b, kind="PCIe", source="test") for a, b in ups)
     assert contradictions(replace(topology, switches=switches, links=links))
+
+
+def test_links_that_were_not_read_are_not_called_down() -> None:
+    whole = switched(gpus(8, "NVIDIA H200"), [18] * 8)
+    (host,) = whole.hosts
+    devices = tuple(replace(device, unread=("nvlink",)) if device.index == 2 else device for device in host.devices)
+    pairs = tuple(replace(pair, kind="NODE") if "h/gpu2" in {pair.a, pair.b} else pair for pair in whole.pairs)
+    links = tuple(link for link in whole.links if link.a != "h/gpu2")
+    found = Topology(hosts=(replace(host, devices=devices),), pairs=pairs, links=links, switches=whole.switches)
+    (text,) = judge(found)
+    assert text.startswith("GPU2: the state of the NVLinks cannot be read")
+    all_hidden = [replace(device, unread=("nvlink",)) for device in gpus(8, "NVIDIA H200")]
+    (text,) = judge(machine(all_hidden, lambda a, b: "NODE"))
+    assert "cannot be read" in text
+    geforce = [replace(device, unread=("nvlink",)) for device in gpus(2, "NVIDIA GeForce RTX 4090")]
+    assert judge(machine(geforce, lambda a, b: "PHB")) == ()
+
+
+def test_slices_do_not_take_the_name_of_another_card() -> None:
+    card = replace(gpus(2)[1], id="whole")
+    slices = [replace(gpus(1)[0], id=f"mig{at}", parent="GPU-0", mig=True) for at in range(2)]
+    names = short_names(machine([*slices, card], lambda a, b: None).hosts[0])
+    assert list(names.values()) == ["GPU0.0", "GPU0.1", "GPU1"]

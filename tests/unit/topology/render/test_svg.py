@@ -172,11 +172,9 @@ def test_cpu_slots_are_a_grid() -> None:
 
 def test_mig_slices_are_in_the_box_of_their_gpu() -> None:
     whole = replace(gpus(1)[0], uuid="GPU-whole", mig=True)
-    slices = tuple(
-        replace(whole, id=f"MIG-{at}", uuid=None, mig=None, parent="GPU-whole", index=at + 1) for at in (0, 1)
-    )
+    slices = tuple(replace(whole, id=f"MIG-{at}", uuid=None, mig=None, parent="GPU-whole", index=0) for at in (0, 1))
     root = drawn(machine((whole, *slices)))
-    outer, inner = (next(hinted(root, f"GPU{at}:").iter(f"{SVG}rect")).attrib for at in (0, 2))
+    outer, inner = (next(hinted(root, f"{name}:").iter(f"{SVG}rect")).attrib for name in ("GPU0", "GPU0.1"))
     assert float(outer["x"]) < float(inner["x"])
     assert float(outer["y"]) < float(inner["y"]) < float(outer["y"]) + float(outer["height"])
     assert "1 host, 1 GPU, 2 MIG slices" in texts(root)
@@ -187,7 +185,7 @@ def test_an_nvlink_begins_at_the_edge_of_its_gpu() -> None:
     root = drawn(machine((sliced, *gpus(2)[1:]), nvlink("box-GPU1", "box-GPU0", 4)))
     boxes = [next(hinted(root, begin).iter(f"{SVG}rect")).attrib for begin in ("MIG slices", "GPU1:")]
     bottoms = [float(box["y"]) + float(box["height"]) for box in boxes]
-    line = next(hinted(root, "GPU0 - GPU1").iter(f"{SVG}path")).attrib["d"]
+    line = next(hinted(root, "GPU0.0 - GPU1").iter(f"{SVG}path")).attrib["d"]
     points = [line.removeprefix("M").split("L")[0], line.rsplit("L", maxsplit=1)[-1]]
     assert [float(point.split()[1]) for point in points] == bottoms
 
