@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,6 +93,15 @@ def test_the_limit_is_a_number_of_seconds(read: Any, misbehaving: Path) -> None:
         assert "does not start" in read(misbehaving, seconds=text, MISBEHAVES="no").unavailable
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A job in the background of a shell ignores interrupts from its start on."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_child_too(read: Any, misbehaving: Path, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
 
