@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from orchestrator.config import DataConfig, Engine, NetworkKind, Offload, RunConfig
+from orchestrator.config import DataConfig, Engine, Offload, RunConfig
 from orchestrator.config import Shape as ConfigShape
 from orchestrator.dataset.disk import exists, expanded, is_folder, names_in, reading
 from orchestrator.dataset.messages import Shape
 from orchestrator.dataset.samples import DataSource, load_samples
 from orchestrator.errors import Problem, UserError
+from orchestrator.machine import machine_to_plan_for
 from orchestrator.workload.batch import DataStats
 from orchestrator.workload.files import hub_cache_dir, is_hub_id, require_folder, resolve
 from orchestrator.workload.headers import Uncountable, load_shape
@@ -26,18 +27,12 @@ from orchestrator.workload.lengths import data_stats
 from orchestrator.workload.model import ModelShape
 from orchestrator.workload.named import find_preset, preset_shape
 from orchestrator.workload.shape_codec import shape_from_json
-from topology.errors import TopologyError
-from topology.judge import judged
 from topology.model import Topology
-from topology.network import NetworkSpec, network_from_json
-from topology.probe import MachineReadings, assemble, probe_host, read_machine, read_topology
-from topology.units import GB
 
 _SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _MAX_NAMES = 5
-_FILE_SUFFIXES = frozenset({".json", ".txt", ".xml", ".log"})
 
 _T = TypeVar("_T")
 
@@ -75,7 +70,7 @@ def gather(config: RunConfig, *, download: bool = False, by_name: bool = False) 
         )
     found = _tried(lambda: _model(config, download=download, by_name=by_name), problems)
     samples = _tried(lambda: load_samples(data_source(config.data, config.seed)), problems)
-    machine = _tried(lambda: _machine_to_plan_for(config), problems)
+    machine = _tried(lambda: machine_to_plan_for(config), problems)
     _tried(lambda: check_nvme(config), problems)
     if problems or found is None or samples is None or machine is None:
         raise UserError(*problems)
@@ -137,22 +132,6 @@ def _checked(model: ModelShape, config: RunConfig) -> ModelShape:
     return model
 
 
-def _machine_to_plan_for(config: RunConfig) -> Topology:
-    """The machine, with the memory that a matrix of links alone does not tell."""
-    machine = machine_of(config)
-    silent = [device.id for device in machine.devices if device.memory_bytes is None]
-    silent += [host.name for host in machine.hosts if host.memory_bytes is None]
-    if silent:
-        raise UserError(
-            Problem(
-                where=f"topology={config.topology.path or config.topology.preset or 'probe'}",
-                found=f"it does not tell the memory of {', '.join(silent[:4])}",
-                remedy="Plan with a file that `trainmaster probe save=FILE` wrote on that machine.",
-            )
-        )
-    return machine
-
-
 def located(config: RunConfig) -> RunConfig:
     """Make the paths absolute: ranks work in the run directory."""
     model = (
@@ -184,68 +163,6 @@ def _is_here(path: str) -> bool:
 def _absolute(path: str) -> str:
     with reading(Path()):  # the working directory may be gone
         return str(expanded(path).absolute())
-
-
-def machine_of(config: RunConfig) -> Topology:
-    """Probe this host, read the description the user names, or draw the machine of that name.
-
-    Raises:
-        UserError: with every problem of the description.
-    """
-    chosen = config.topology
-    try:
-        if chosen.path:
-            return _enough(_described(config), config)
-        return _drawn(chosen.preset, config) if chosen.preset else probe_host()
-    except TopologyError as error:
-        where = f"topology={chosen.path or chosen.preset or 'probe'}"
-        remedy = f"{error.remedy[:1].upper()}{error.remedy[1:]}."
-        raise UserError(*(Problem(where=where, found=problem, remedy=remedy) for problem in error.problems)) from error
-
-
-def _enough(found: Topology, config: RunConfig) -> Topology:
-    if config.nodes > len(found.hosts):
-        described = f"{config.nodes} hosts asked for, {len(found.hosts)} described"
-        remedy = "Give a folder with a description of each, or a drawn machine (topology=dgx_h100 nodes=16)"
-        raise UserError(Problem(where="nodes", found=described, remedy=remedy))
-    return found
-
-
-def _described(config: RunConfig) -> Topology:
-    """Read the file or folder; a bare name that is none may be another spelling of a drawn machine (p4d.24xlarge)."""
-    path = Path(config.topology.path)
-    is_bare = path.parent in {Path(), Path.cwd()}
-    if not is_bare or path.exists() or path.suffix in _FILE_SUFFIXES:
-        return read_topology(path, network=_network(config), matrix=config.topology.matrix or None)
-    return _drawn(path.name, config)
-
-
-def _drawn(name: str, config: RunConfig) -> Topology:
-    from topology.presets import preset
-
-    return judged(preset(name, nodes=config.nodes, network=_network(config)))
-
-
-def probe_readings() -> tuple[MachineReadings, Topology]:
-    """Probe this host; returns the raw readings beside what they assemble to."""
-    readings = read_machine()
-    return readings, judged(assemble(readings))
-
-
-def _network(config: RunConfig) -> NetworkSpec | None:
-    """The description of the network in the configuration; None leaves it to the topology's own."""
-    network = config.network
-    if network.kind is NetworkKind.auto:
-        return None
-    told = {
-        "bytes_per_second": network.port_gbit * GB / 8,
-        "hosts_per_leaf": network.hosts_per_leaf,
-        "rails": network.rails,
-    }
-    return network_from_json(
-        {"kind": network.kind.value, "oversubscription": network.oversubscription}
-        | {key: value for key, value in told.items() if value}
-    )
 
 
 def model_folder(config: RunConfig, *, download: bool) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.config import OutputFormat, RunConfig
 from orchestrator.errors import Problem, UserError
-from orchestrator.inputs import machine_of, probe_readings
+from orchestrator.machine import machine_of, probe_readings
 from topology.codec import to_json
 from topology.errors import TopologyError
 from topology.judge import islands_at, machine_classes

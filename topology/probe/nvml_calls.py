@@ -16,7 +16,7 @@ class Caller:
 
     def __init__(self, library: Any) -> None:  # noqa: ANN401 - the `pynvml` module
         """Keep the library; `library` is public for its constants and structures."""
-        self.library = library
+        self.binding = library
         self._names: dict[int, str] | None = None
 
     def read(self, function: str, *arguments: Any, then: Callable[[Any], Any] = lambda value: value) -> Reading[Any]:  # noqa: ANN401
@@ -26,7 +26,7 @@ class Caller:
                 return Reading(source=function, error=argument.error)
         plain = [argument.value if isinstance(argument, Reading) else argument for argument in arguments]
         try:
-            value = then(getattr(self.library, function)(*plain))
+            value = then(getattr(self.binding, function)(*plain))
         except Exception as error:  # noqa: BLE001 - a broken driver must not end the probe
             return Reading(source=function, error=self._code(error))
         return Reading(source=function, value=value, error="NONE" if value is None else None)
@@ -53,8 +53,8 @@ class Caller:
         """Name an NVML error number: 3 is `NOT_SUPPORTED`."""
         if self._names is None:
             prefix = "NVML_ERROR_"
-            names = (name for name in dir(self.library) if name.startswith(prefix))
-            self._names = {getattr(self.library, name): name.removeprefix(prefix) for name in names}
+            names = (name for name in dir(self.binding) if name.startswith(prefix))
+            self._names = {getattr(self.binding, name): name.removeprefix(prefix) for name in names}
         return self._names.get(number, f"NVML_ERROR_{number}")
 
     def _code(self, error: Exception) -> str:

@@ -92,7 +92,7 @@ def _fabric(call: Caller, handle: Reading[Any]) -> dict[str, Reading[Any]]:
 
 def _fabric_info(call: Caller, handle: Reading[Any], function: str, structure: str) -> tuple[Any, Reading[Any]]:
     try:
-        info = getattr(call.library, structure)()
+        info = getattr(call.binding, structure)()
     except AttributeError:
         return None, Reading(source=function, error="FUNCTION_NOT_FOUND")
     import ctypes  # a probe without a driver does without it

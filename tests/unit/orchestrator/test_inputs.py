@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from orchestrator import inputs
+from orchestrator import machine
 from orchestrator.config import DataConfig, Engine, EngineConfig, ModelConfig, Offload, RunConfig, TopologyConfig
 from orchestrator.dataset import disk
 from orchestrator.errors import UserError
@@ -54,7 +54,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     core.save(str(folder / "tokenizer.json"))
     rows = [{"prompt": "a a", "completion": " a" * (1 + i % 50)} for i in range(100)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    monkeypatch.setattr(inputs, "machine_of", lambda _config: preset("cpu"))
+    monkeypatch.setattr(machine, "machine_of", lambda _config: preset("cpu"))
     data = DataConfig(path=str(tmp_path / "rows.jsonl"))
     return RunConfig(model=ModelConfig(path=str(folder)), data=data)
 
