@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ExitCode, UserError
+from orchestrator.outputs import check_can_save, write_whole
 
 if TYPE_CHECKING:
     from orchestrator.config import RunConfig
@@ -141,28 +142,8 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
     if not needs_job and config.run_dir:
         remedy = f"Write topology={config.run_dir}." if verb == "probe" else "Take it away."
         raise UserError(Problem(where=config.run_dir, found=f"{verb} has no run directory", remedy=remedy))
-    _check_can_save(config)
+    check_can_save(config)
     return verbs[verb](located(config) if needs_job else config)
-
-
-def _check_can_save(config: RunConfig) -> None:
-    """Find out before hours of training whether the results can be written where the user wants them."""
-    from orchestrator.errors import Problem
-
-    outputs = {"save": config.save, "save_readings": config.save_readings, "picture": config.picture}
-    problems = [
-        Problem(where=f"{key}={path}", found="cannot write there", remedy="Give another file.")
-        for key, path in outputs.items()
-        if path and not _is_writable(Path(path).absolute())
-    ]
-    if problems:
-        raise UserError(*problems)
-
-
-def _is_writable(path: Path) -> bool:
-    folder = next(parent for parent in path.parents if parent.exists())
-    target = path if path.exists() else folder
-    return not path.is_dir() and folder.is_dir() and os.access(target, os.W_OK) and not str(folder).startswith("/proc")
 
 
 def _is_json(config: RunConfig) -> bool:
@@ -173,20 +154,8 @@ def _emit(config: RunConfig, body: dict[str, Any], text: str) -> None:
     """Print a result once, in the format asked for, and save it where asked."""
     document = json.dumps(body, indent=2) + "\n"
     if config.save:
-        _write(Path(config.save), document, "save")
+        write_whole(Path(config.save), document, "save")
     print(document if _is_json(config) else text, end="")
-
-
-def _write(path: Path, text: str, key: str) -> None:
-    from orchestrator.errors import Problem
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            Problem(where=f"{key}={path}", found=f"cannot write: {error.strerror}", remedy="Give another path.")
-        ) from error
 
 
 def _probe(config: RunConfig) -> int:
@@ -194,7 +163,7 @@ def _probe(config: RunConfig) -> int:
 
     shown = probe(config)
     for key, path, text in shown.files:
-        _write(Path(path), text, key)
+        write_whole(Path(path), text, key)
     print(shown.json if _is_json(config) else shown.text, end="")
     return 0
 
@@ -241,7 +210,7 @@ def _plan(config: RunConfig) -> int:
     if config.picture:
         _draw(config, inputs, plan)
     if run is not None and not run.resuming:
-        _write(run.path / "plan.json", dumps(plan), "run_dir")
+        write_whole(run.path / "plan.json", dumps(plan), "run_dir")
     _emit(config, to_json(plan), explain(plan))
     return 0
 
@@ -258,7 +227,7 @@ def _draw(config: RunConfig, inputs: Any, plan: Any) -> None:  # noqa: ANN401 - 
         raise UserError(Problem(where="picture", found=found, remedy="Pictures are SVG: give a name in .svg."))
     view = view_of(Asked(config=config, topology=inputs.topology, model=inputs.model, data=inputs.data))
     if view is not None:
-        _write(Path(config.picture), plan_svg(plan, view), "picture")
+        write_whole(Path(config.picture), plan_svg(plan, view), "picture")
 
 
 def _compare(trials: Sequence[Any], folder: Path) -> None:
@@ -267,7 +236,7 @@ def _compare(trials: Sequence[Any], folder: Path) -> None:
 
     rows = rows_of(trials)
     path = folder / "sweep.csv"
-    _write(path, csv_text(rows), "sweep")
+    write_whole(path, csv_text(rows), "sweep")
     stream = sys.stderr if any(item == "format=json" for item in trials[0].overrides) else sys.stdout
     print(f"\n{table_text(rows)}\nThis table: {path}", file=stream)
 

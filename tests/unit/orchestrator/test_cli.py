@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.errors import UserError
+from orchestrator.outputs import write_whole
 
 HEAVY = ("torch", "transformers", "trl", "peft", "deepspeed", "bitsandbytes", "accelerate", "datasets", "pandas")
 
@@ -189,3 +191,21 @@ def test_closed_output(tmp_path: Path) -> None:
     line = f"{sys.executable} -m orchestrator.cli probe >&-"
     done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, link = tmp_path / "t.json", tmp_path / "link.json"
+    path.write_text("before")
+    link.symlink_to(path)
+
+    def cut(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", cut)
+        with pytest.raises(UserError, match="No space left"):
+            write_whole(link, "after", "save")
+    assert path.read_text() == "before"
+    write_whole(link, "after", "save")
+    assert (path.read_text(), link.is_symlink()) == ("after", True)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link.json", "t.json"]

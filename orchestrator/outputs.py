@@ -1,0 +1,53 @@
+"""Files the user asked for: checked before the work, and written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import Problem, UserError
+
+if TYPE_CHECKING:
+    from orchestrator.config import RunConfig
+
+
+def check_can_save(config: RunConfig) -> None:
+    """Find out before hours of training whether the results can be written where the user wants them."""
+    outputs = {"save": config.save, "save_readings": config.save_readings, "picture": config.picture}
+    problems = [
+        Problem(where=f"{key}={path}", found="cannot write there", remedy="Give another file.")
+        for key, path in outputs.items()
+        if path and not _is_writable(Path(path).absolute())
+    ]
+    if problems:
+        raise UserError(*problems)
+
+
+def _is_writable(path: Path) -> bool:
+    folder = next(parent for parent in path.parents if parent.exists())
+    target = path if path.exists() else folder
+    return not path.is_dir() and folder.is_dir() and os.access(target, os.W_OK) and not str(folder).startswith("/proc")
+
+
+def write_whole(path: Path, text: str, key: str) -> None:
+    """Write a file that the key `key` names; one that is there stays as it is until the new one is complete.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():  # a pipe, a terminal
+            path.write_text(text, encoding="utf-8")
+            return
+        target = path.resolve()  # a link stays a link
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        problem = Problem(where=f"{key}={path}", found=f"cannot write: {error.strerror}", remedy="Give another path.")
+        raise UserError(problem) from error
