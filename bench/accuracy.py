@@ -28,7 +28,7 @@ from orchestrator.estimate.stacks import DEFAULT, STACKS, Stack
 GRADES = ("A", "B")
 # Four of the default constants were set with all stacks in view; these know nothing of the stack left out.
 NEUTRAL = Stack(name="neutral", source="nothing beyond what is counted")
-_UNDER_DEFAULT = 4.0  # an unknown stack is estimated above rather than below
+_UNDER_DEFAULT = 16.0  # an unknown stack is estimated above rather than below
 _STRIDE = 2
 
 

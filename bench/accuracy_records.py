@@ -235,7 +235,7 @@ def _sharding(body: Mapping[str, Any], rules: Rules) -> Sharding | None:
     if "fsdp" in text and "no_shard" not in text:
         # FSDP steps where the parameters are.
         stage = Stage.fsdp2 if "fsdp2" in text else Stage.fsdp
-        return Sharding(stage=stage, offload_params=params, offload_optimizer=params)
+        return Sharding(stage=stage, offload_params=params, offload_optimizer=params, gradients=rules.gradients)
     return None
 
 

@@ -18,9 +18,9 @@ _ERRORS: Final = (
     "An error is the estimate over the measurement, less 1. A record counts by what it tells (allocated, reserved or "
     'nvidia-smi bytes) and by the larger of loading and training. "Left out" means: estimated with the default '
     "constants, fitted to all other stacks, as a stack that nobody has measured is. Then what was run is known "
-    "(dtypes, autocast, up-casts: the rules below), but not whose layers run, nor that gradients stay whole under "
-    "FSDP: of that kind are the records of litgpt_2023 far below. Of the default constants three are refitted then; "
-    'the other four were set with all stacks in view. "Blind" leaves these neutral, so it knows nothing of the stack.'
+    "(dtypes, autocast, up-casts, what FSDP shards of gradients: the rules below), but not whose layers run. Of the "
+    "default constants three are refitted then; the other four were set with all stacks in view. "
+    '"Blind" leaves these neutral, so it knows nothing of the stack.'
 )
 _GRADES: Final = (
     "Grade A: complete, measured, rows of exact length, a clear unit. B: complete otherwise. C: something is missing, "
@@ -192,7 +192,7 @@ def _flags(stack: Stack) -> str:
     flags += [
         name for name in ("half_loss", "fused_head", "tables_apart", "offloads_checkpoints") if getattr(stack, name)
     ]
-    return ", ".join(flags + ([f"gradients {stack.gradients.value}"] if stack.gradients.value != "trained" else []))
+    return ", ".join(flags)
 
 
 def _large(outcomes: Sequence[Outcome]) -> str:

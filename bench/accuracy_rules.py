@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from orchestrator.estimate.setting import Gradients
 from topology.units import GIB
 
 # First match in `framework` decides.
@@ -67,6 +68,7 @@ class Rules:
         older: transformers 4 or litgpt: experts are linear modules.
         own_head: a tied head is loaded as a table of its own, and packed like any linear module.
         deepspeed_full: full fine-tuning goes through DeepSpeed even on one device.
+        gradients: how FSDP adds up micro-steps.
         fsdp_masters: full fine-tuning under FSDP holds parameters, gradients and moments in fp32.
         why: where this comes from.
     """
@@ -83,6 +85,7 @@ class Rules:
     own_head: bool = False
     deepspeed_full: bool = False
     fsdp_masters: bool = False
+    gradients: Gradients = Gradients.trained
     why: str = ""
 
 
@@ -114,7 +117,9 @@ RULES: Final[Mapping[str, Rules]] = MappingProxyType(
             dropout=0.05,
             metric="allocated",
             own_head=True,
-            why="bf16-true; script defaults; max_memory_allocated",
+            gradients=Gradients.flat,
+            why="bf16-true; script defaults; max_memory_allocated; finetune/lora.py wraps whole blocks, adapters and "
+            "frozen weights together, and Fabric's no_backward_sync leaves their gradients unsharded",
         ),
         "unsloth": Rules(
             adapter_dtype="fp32",
@@ -128,6 +133,7 @@ RULES: Final[Mapping[str, Rules]] = MappingProxyType(
             autocast=False,
             double_quant=True,
             metric="allocated",
+            gradients=Gradients.sharded,
             why="recipes: bf16; NF4Tensor nests scales; its rows agree with one another as allocated bytes",
         ),
         "ms_swift": Rules(adapter_dtype="fp32", metric="reserved", older=False, why="the headers' own word: reserved"),

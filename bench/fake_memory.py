@@ -1,10 +1,11 @@
 """The fast memory formula against the real model on tensors without storage: peak bytes of one training step.
 
-    python bench/fake_memory.py [--quick] [--layers N] [--stack trl|hf_plain] [--show] [MODEL...]
+    python bench/fake_memory.py [--quick | --windows] [--layers N] [--stack trl|hf_plain] [--show] [MODEL...]
 
 The second estimate runs transformers' own modules with PEFT's adapters and bitsandbytes' layers on fake tensors
 (`orchestrator.simulate`), forward, backward and update, and counts live storages. Neither weights nor a GPU are
-needed. `--layers` cuts the models, `--show` lists what is live at the peak.
+needed. `--windows` tries rows below, at and above the sliding window of some models. `--layers` cuts the models,
+`--show` lists what is live at the peak.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from fake_models import config_of
+
 from orchestrator.config import AdapterConfig, Checkpointing, Engine, Optimizer, Quant
 from orchestrator.errors import UserError
+from orchestrator.estimate.layers import Input, input_of
+from orchestrator.estimate.masks import EAGER_BY_DEFAULT
 from orchestrator.estimate.memory import estimate_memory
 from orchestrator.estimate.setting import Machine, Setting
 from orchestrator.estimate.values import PhaseMemory
@@ -25,7 +30,6 @@ from orchestrator.simulate.step import Simulated, simulate
 from orchestrator.workload.adapter import adapter_shape
 from orchestrator.workload.batch import BatchShape
 from orchestrator.workload.families import shape_from_config
-from orchestrator.workload.named import find_preset
 from topology.units import GIB, MIB
 
 MODELS = (
@@ -50,10 +54,27 @@ MODELS = (
     "qwen1.5-moe-a2.7b",
     "qwen3-30b-a3b",
     "olmoe-1b-7b",
+    "mistral-7b",
+    "gemma-3-1b",
+    "starcoder2-7b",
+    "olmo-7b",
+    "olmo-3-7b",
+    "glm-4-9b",
+    "command-r7b",
+    "stablelm-2-1.6b",
+    "granite-3-8b",
+    "granite-4.0-micro",
+    "exaone-4-32b",
+    "ministral-8b",
+    "seed-oss-36b",
+    "granite-3-1b-moe",
+    "falcon-40b",
+    "gpt2",
 )
+WINDOWED = ("mistral-7b", "phi-3-mini", "gemma-3-1b", "starcoder2-7b", "olmo-3-7b")
+LONG = 1024  # tokens of a window from which activations are checkpointed
 STACKS = ("trl", "hf_plain")
 LIMIT = 0.03
-_EAGER = ("gemma2",)  # transformers' own choice for soft-capped scores
 GPU = Machine(
     is_gpu=True,
     memory_bytes=80 * GIB,
@@ -78,17 +99,20 @@ class Shape:
     checkpointing: str
     accumulation: int
     masked: bool = False
+    attention_only: bool = False
 
     def __str__(self) -> str:
         """Short, for a table."""
         mask = " masked" if self.masked else ""
-        return f"{self.micro}x{self.tokens}{mask} r{self.rank} {self.checkpointing} /{self.accumulation}"
+        where = " attention" if self.attention_only else ""
+        return f"{self.micro}x{self.tokens}{mask} r{self.rank}{where} {self.checkpointing} /{self.accumulation}"
 
 
 SHAPES = (
     Shape(micro=1, tokens=4096, rank=16, checkpointing="full", accumulation=4),
     Shape(micro=4, tokens=1024, rank=64, checkpointing="none", accumulation=1),
     Shape(micro=2, tokens=2048, rank=8, checkpointing="selective", accumulation=2, masked=True),
+    Shape(micro=4, tokens=512, rank=32, checkpointing="none", accumulation=2, attention_only=True),
 )
 QUICK = (
     ("llama-3-8b", SHAPES[0], "trl"),
@@ -118,13 +142,9 @@ class Compared:
 
 def compare(name: str, shape: Shape, stack: str, layers: int | None = None) -> Compared:
     """Estimate one case both ways."""
-    preset = find_preset(name)
-    if preset is None:
-        msg = f"no preset is called {name!r}"
-        raise ValueError(msg)
-    config = dict(preset.config)
+    config = config_of(name)
     adapters = "bf16" if stack == "trl" else "fp32"
-    attention = "eager" if config["model_type"] in _EAGER else "sdpa"
+    attention = "eager" if config["model_type"] in EAGER_BY_DEFAULT else "sdpa"
     case = Case(
         model=config,
         micro=shape.micro,
@@ -137,9 +157,30 @@ def compare(name: str, shape: Shape, stack: str, layers: int | None = None) -> C
         adapter_dtype=adapters,
         attention=attention,
         layers=layers,
+        targets=_attention(name, config) if shape.attention_only else ("all-linear",),
     )
     formula = estimate_memory(setting_of(name, case)).train
     return Compared(model=name, shape=shape, stack=stack, simulated=simulate(case), formula=formula)
+
+
+def _attention(name: str, config: dict[str, Any]) -> tuple[str, ...]:
+    """Linear modules of attention, as adapters are aimed at them."""
+    setting = setting_of(name, Case(model=config, micro=1, tokens=8, rank=8))
+    linears = setting.model.linears
+    return tuple(
+        x.leaf for x in linears if input_of(x.name, x.in_features, setting) in (Input.attention, Input.context)
+    )
+
+
+def window_shapes(name: str) -> tuple[Shape, ...]:
+    """Rows shorter than the model's window, as long, and longer."""
+    window = shape_from_config(name, config_of(name)).sliding_window
+    lengths = (-(-window // 2), window, 2 * window)
+    kept = ("none", "full", "full") if window > LONG else ("none", "none", "none")
+    return tuple(
+        Shape(micro=1 if window > LONG else 4, tokens=length, rank=16, checkpointing=how, accumulation=1)
+        for length, how in zip(lengths, kept, strict=True)
+    )
 
 
 def setting_of(name: str, case: Case) -> Setting:
@@ -202,13 +243,18 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--stack", choices=STACKS)
-    parser.add_argument("--shape", type=int)
+    parser.add_argument("--shape", type=int, action="append", choices=range(len(SHAPES)))
+    parser.add_argument("--windows", action="store_true")
     parser.add_argument("--show", action="store_true")
     parser.add_argument("models", nargs="*")
     arguments = parser.parse_args()
     stacks = (arguments.stack,) if arguments.stack else STACKS
-    shapes = SHAPES if arguments.shape is None else (SHAPES[arguments.shape],)
+    shapes = SHAPES if arguments.shape is None else tuple(SHAPES[at] for at in arguments.shape)
     cases = [(model, shape, stack) for model in arguments.models or MODELS for shape in shapes for stack in stacks]
+    if arguments.windows:
+        cases = [
+            (x, shape, stack) for x in arguments.models or WINDOWED for shape in window_shapes(x) for stack in stacks
+        ]
     layers = arguments.layers
     if arguments.quick:
         cases, layers = list(QUICK), QUICK_LAYERS

@@ -27,10 +27,12 @@ Usage: trainmaster VERB [KEY=VALUE ...]
 
 Verbs
   probe      what this machine is: devices, links, islands
+  route      which way collectives take, how near the bound they come, what limits them
   doctor     what is wrong with this machine or its software, and what to do
   estimate   memory and step time of the configuration, term by term
   plan       every strategy, ranked, with the reason for each rejection
   train      plan, launch, watch and report
+  bench      what this machine reaches; later plans use it
 
 Examples
   trainmaster train experiment=demo
@@ -40,6 +42,7 @@ Examples
   trainmaster plan -m model=./my-llama data=rows.jsonl adapter.rank=8,16,64 data.seq_len=2048,8192
   trainmaster train model=org/name data=rows.jsonl engine=zero3 run_dir=runs/first
   trainmaster train resume=runs/first
+  trainmaster bench save=calibration.json
   trainmaster train -m experiment=demo optimizer.lr=1e-3,4e-3
 
 Keys       trainmaster VERB --cfg job   prints all of them with their values
@@ -119,9 +122,11 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
     verbs: dict[str, Callable[[RunConfig], int]] = {
         "probe": _probe,
         "doctor": _doctor,
+        "route": _route,
         "estimate": _estimate,
         "plan": _plan,
         "train": _train,
+        "bench": _bench,
     }
     if verb not in verbs:
         raise UserError(Problem(where=verb, found="no such verb", remedy=nearest(verb, verbs)))
@@ -132,7 +137,11 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
             raise UserError(*problems)
     from orchestrator.compose import compose, run_hydra
 
-    needs_job = verb not in {"probe", "doctor"}
+    needs_job = verb not in {"probe", "route", "doctor", "bench"}
+    if verb == "bench" and {"-h", "--help"}.intersection(arguments):
+        from orchestrator.measure.bench import HELP
+
+        print(HELP)
     if any(item.startswith("-") for item in arguments):
         return run_hydra(verb, arguments, needs_job=needs_job, finish=_compare if verb == "plan" else None)
     from orchestrator.inputs import located
@@ -168,6 +177,16 @@ def _probe(config: RunConfig) -> int:
     return 0
 
 
+def _route(config: RunConfig) -> int:
+    from orchestrator.route import route
+
+    shown = route(config)
+    for key, path, text in shown.files:
+        write_whole(Path(path), text, key)
+    _emit(config, shown.body, shown.text)
+    return 0
+
+
 def _doctor(config: RunConfig) -> int:
     from orchestrator import doctor
 
@@ -176,15 +195,29 @@ def _doctor(config: RunConfig) -> int:
     return 0
 
 
+def _bench(config: RunConfig) -> int:
+    from orchestrator.measure.bench import measure, store, to_json, to_text
+
+    def say(line: str) -> None:
+        print(f"bench: {line}", file=sys.stderr, flush=True)
+
+    bench = measure(config, time.strftime("%Y-%m-%d"), say)
+    stored = store(bench.calibration, os.environ, say, write_whole)
+    _emit(config, to_json(bench, stored), to_text(bench, stored))
+    return 0
+
+
 def _made_plan(
     config: RunConfig, *, download: bool = False, by_name: bool = False, run_id: str = ""
 ) -> tuple[Any, Any]:
+    from orchestrator.calibration_store import choose_calibration
     from orchestrator.inputs import gather
     from orchestrator.planner.build import make_plan
 
     inputs = gather(config, download=download, by_name=by_name)
+    calibration = choose_calibration(config.calibration, inputs.topology, os.environ)
     name = run_id or f"plan-{time.strftime('%Y%m%d-%H%M%S')}"
-    plan = make_plan(config, inputs.topology, inputs.model, inputs.data, name)
+    plan = make_plan(config, inputs.topology, inputs.model, inputs.data, name, calibration)
     for note in inputs.notes:
         print(f"note: {note}", file=sys.stderr)
     return plan, inputs
@@ -195,8 +228,8 @@ def _estimate(config: RunConfig) -> int:
     from orchestrator.planner.plan import to_json
 
     plan, _ = _made_plan(config, by_name=True)
-    body = to_json(plan)["chosen"]
-    _emit(config, body, explain_estimate(plan))
+    whole = to_json(plan)
+    _emit(config, {**whole["chosen"], "calibration": whole["calibration"]}, explain_estimate(plan))
     return 0
 
 

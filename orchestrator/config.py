@@ -63,6 +63,16 @@ class NetworkKind(Enum):
     leaf_spine = "leaf_spine"
 
 
+class RouteCollective(Enum):
+    """Which collectives `route` shows."""
+
+    all = "all"
+    all_reduce = "all_reduce"
+    all_gather = "all_gather"
+    reduce_scatter = "reduce_scatter"
+    all_to_all = "all_to_all"
+
+
 class Backend(Enum):
     """Who starts the ranks."""
 
@@ -115,8 +125,9 @@ class Schedule(Enum):
 
 
 class Optimizer(Enum):
-    """Optimizer of the adapters."""
+    """Optimizer of the adapters; `auto` leaves it to the planner."""
 
+    auto = "auto"
     adamw = "adamw"
     adamw_8bit = "adamw_8bit"
     paged_adamw_8bit = "paged_adamw_8bit"
@@ -154,14 +165,14 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """Training and held-out rows. `seq_len` counts tokens; 0 rows mean no limit."""
+    """Training and held-out rows. `seq_len` counts tokens; 0 rows mean no limit; packing None leaves it open."""
 
     path: str
     eval_path: str = ""
     eval_fraction: float = 0.05
     shape: Shape = Shape.auto
     seq_len: int | None = None
-    packing: bool = False
+    packing: bool | None = False
     group_by_length: bool = False
     padding: Padding = Padding.longest
     assistant_only: bool = True
@@ -274,6 +285,28 @@ class FaultsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BenchConfig:
+    """Which parts `bench` measures: `all`, or names separated by commas."""
+
+    only: tuple[str, ...] = ("all",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteConfig:
+    """What `route` shows.
+
+    `collective` is one or `all`; `sizes` are bytes (with KiB, MiB, GiB), `auto` for a table from 1 KiB to 1 GiB;
+    `group` names the devices by index or id (`auto`: all, or the best `devices` of them); `pair` two of which the path
+    is explained.
+    """
+
+    collective: RouteCollective = RouteCollective.all
+    sizes: tuple[str, ...] = ("auto",)
+    group: tuple[str, ...] = ("auto",)
+    pair: tuple[str, ...] = ("none",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyConfig:
     """Where the machine comes from: a file, a drawn one by its name, or (both empty) a probe of this host.
 
@@ -298,7 +331,10 @@ class NetworkConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """Everything one verb needs. `devices` 0 uses all; `allocator` empty lets the planner choose."""
+    """Everything one verb needs. `devices` 0 uses all; `allocator` empty lets the planner choose.
+
+    `calibration` is a file of `bench`, `auto` (the stored one of this machine, if there is one) or `none` (tables).
+    """
 
     model: ModelConfig
     data: DataConfig
@@ -329,3 +365,6 @@ class RunConfig:
     save_readings: str = ""
     picture: str = ""
     load: bool = True
+    bench: BenchConfig = field(default_factory=BenchConfig)
+    route: RouteConfig = field(default_factory=RouteConfig)
+    calibration: str = "auto"

@@ -158,7 +158,7 @@ def _check_zero3(config: RunConfig) -> Iterator[Problem]:
             found="int8 weights lose their scales when ZeRO-3 partitions them",
             remedy="Use base.quant=nf4 with engine=zero3, or engine=ddp.",
         )
-    if config.optimizer.name is not Optimizer.adamw:
+    if config.optimizer.name not in {Optimizer.adamw, Optimizer.auto}:
         yield Problem(
             where="optimizer",
             found=f"found {config.optimizer.name.value} with engine=zero3",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from orchestrator.calibration_store import AUTO, NONE
 from orchestrator.config import DataConfig, Engine, Offload, RunConfig
 from orchestrator.config import Shape as ConfigShape
 from orchestrator.dataset.disk import exists, expanded, is_folder, names_in, reading
@@ -148,7 +149,10 @@ def located(config: RunConfig) -> RunConfig:
     engine = config.engine
     if engine.nvme_path:
         engine = replace(engine, nvme_path=_absolute(engine.nvme_path))
-    return replace(config, model=model, data=data, topology=topology, engine=engine)
+    calibration = config.calibration
+    if calibration not in {AUTO, NONE, ""}:
+        calibration = _absolute(calibration)
+    return replace(config, model=model, data=data, topology=topology, engine=engine, calibration=calibration)
 
 
 def _is_here(path: str) -> bool:

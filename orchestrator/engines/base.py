@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from orchestrator.engines.live import Named, count_bytes
+
 Moments = dict[str, torch.Tensor]
 
 
@@ -27,16 +29,6 @@ def frozen_tensors(model: nn.Module) -> list[torch.Tensor]:
             if state.nested:
                 tensors.extend([state.state2.absmax, state.state2.code])
     return tensors
-
-
-def storage_bytes(tensors: list[torch.Tensor]) -> int:
-    """Return the bytes of the distinct storages behind the tensors."""
-    sizes: dict[int, int] = {}
-    for tensor in tensors:
-        storage = tensor.untyped_storage()
-        if storage.nbytes():
-            sizes[storage.data_ptr()] = storage.nbytes()
-    return sum(sizes.values())
 
 
 class Engine(ABC):
@@ -71,6 +63,10 @@ class Engine(ABC):
     def set_moments(self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, moments: Moments) -> None:
         """Write the optimizer's state of a parameter back."""
 
-    def base_bytes(self, model: nn.Module) -> int:
-        """Return the bytes of the frozen base that are alive on this rank now."""
-        return storage_bytes(frozen_tensors(model))
+    @abstractmethod
+    def live_tensors(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Named:
+        """Return the tensors that live between steps, under the names of the memory estimate's terms."""
+
+    def live_bytes(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+        """Return the bytes that live on this rank now, by term."""
+        return count_bytes(self.live_tensors(model, optimizer))

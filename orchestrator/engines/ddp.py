@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from orchestrator.engines.base import Engine, Moments
+from orchestrator.engines.live import Named, replicated_base, tensors_of
 
 
 class DdpEngine(Engine):
@@ -56,6 +57,24 @@ class DdpEngine(Engine):
         if type(inner).__module__.startswith("bitsandbytes"):
             state["step"] = int(state["step"])  # its kernels take a plain integer
         inner.state[parameter] = state
+
+    def live_tensors(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Named:
+        """Return base, adapters, moments and DDP's buckets; gradients are freed when a step ends."""
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        return {
+            **replicated_base(model),
+            "adapters": [parameter.data for parameter in trained],
+            "optimizer": tensors_of(_unwrap(optimizer).state),
+            "ddp_buckets": _buckets(model),
+        }
+
+
+def _buckets(model: nn.Module) -> list[torch.Tensor]:
+    """Copies of the reducer's buckets: C++ keeps the buckets themselves to itself, these have their sizes."""
+    reducer: Any = getattr(model, "reducer", None)
+    if reducer is None:
+        return []
+    return [bucket.buffer() for bucket in reducer._get_zeros_like_grad_buckets()]  # noqa: SLF001 - no public way
 
 
 def _unwrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

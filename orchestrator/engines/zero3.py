@@ -13,6 +13,7 @@ from accelerate import DistributedType, PartialState
 from torch import nn
 
 from orchestrator.engines.base import Engine, Moments
+from orchestrator.engines.live import Named, partitioned_base, tensors_of
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -89,6 +90,28 @@ class Zero3Engine(Engine):
         if "step" in moments:
             _set_step(optimizer, float(moments["step"]))
 
+    def live_tensors(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Named:
+        """Return base, adapters, gradient buffers, master copies and moments of this rank."""
+        zero = _zero(optimizer)
+        trained: list[Any] = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        masters = zero.fp32_partitioned_groups_flat
+        gradients = [zero.grad_partitions_flat_buffer, *(bucket.buffer for bucket in zero.ipg_buckets.values())]
+        gradients += [x.grad for x in (*trained, *masters) if x.grad is not None]
+        return {
+            **partitioned_base(model),
+            "adapters": [tensor for parameter in trained for tensor in (parameter.data, parameter.ds_tensor)],
+            "gradients": tensors_of(gradients),
+            "optimizer": [*masters, *tensors_of(_inner(optimizer).state)],
+        }
+
+
+def _zero(optimizer: torch.optim.Optimizer) -> Any:  # noqa: ANN401 - DeepSpeed's optimizer has no public type
+    """Return DeepSpeed's ZeRO-3 optimizer inside accelerate's wrapper."""
+    zero: Any = optimizer
+    while not hasattr(zero, "fp32_partitioned_groups_flat"):
+        zero = zero.optimizer
+    return zero
+
 
 def _own_partition(parameter: nn.Parameter, value: torch.Tensor) -> torch.Tensor:
     """Cut this rank's partition out of a whole tensor.
@@ -116,11 +139,8 @@ def _leave_out_shared_memory_kernel() -> None:
 
 def _create_states(optimizer: torch.optim.Optimizer) -> None:
     """Create Adam's states of this rank's partitions: torch would do so in the first step only."""
-    zero: Any = optimizer
-    while not hasattr(zero, "fp32_partitioned_groups_flat"):
-        zero = zero.optimizer
     inner = _inner(optimizer)
-    for partition in zero.fp32_partitioned_groups_flat:
+    for partition in _zero(optimizer).fp32_partitioned_groups_flat:
         if not inner.state[partition]:
             zeros = {name: torch.zeros_like(partition) for name in _MOMENTS}
             inner.state[partition] = {"step": torch.tensor(0.0), **zeros}

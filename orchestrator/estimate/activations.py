@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from orchestrator.config import Checkpointing, Quant
+from orchestrator.config import Checkpointing
 from orchestrator.estimate.blocks import Block, block_of
 from orchestrator.estimate.experts import (
     are_adapted,
@@ -21,22 +21,29 @@ from orchestrator.estimate.experts import (
     routed_bytes_per_token,
 )
 from orchestrator.estimate.layers import Input, input_of
+from orchestrator.estimate.masks import masked_layers
 from orchestrator.estimate.setting import Setting
 
 _FP32 = 4
 _NORM_STATISTICS = 2 * _FP32  # mean and reciprocal deviation of a LayerNorm
 
 
-def saved_bytes_per_token(setting: Setting) -> float:
-    """Bytes per token that one layer saves without checkpointing."""
+def saved_bytes_per_token(setting: Setting, *, masked: bool | None = None) -> float:
+    """Bytes per token that one layer saves without checkpointing.
+
+    Args:
+        setting: what runs.
+        masked: whether the layer's attention gets a mask; None for the layers that save most.
+    """
     block = block_of(setting)
+    masked = masked_layers(setting) > 0 if masked is None else masked
     return (
         _norms(setting, block)
-        + _attention(setting, block)
+        + _attention(setting, block, masked=masked)
         + _inputs(setting, block)
         + mlp_bytes_per_token(setting, block)
         + _rank_wide(setting)
-        + _extra(setting)
+        + _extra(setting, masked=masked)
     )
 
 
@@ -60,15 +67,15 @@ def _norms(setting: Setting, block: Block) -> float:
     return float(norms)
 
 
-def _attention(setting: Setting, block: Block) -> float:
+def _attention(setting: Setting, block: Block, *, masked: bool) -> float:
     """Query, key, value, the kernel's output and its fp32 log-sum-exp; a mask or plain kernel repeats grouped keys."""
     model, compute = setting.model, setting.compute_bytes
-    masked = setting.batch.padded or setting.eager_attention
-    keys = model.query_width if masked and model.kv_heads != model.heads else model.key_width
+    repeats = masked or setting.eager_attention
+    keys = model.query_width if repeats and model.kv_heads != model.heads else model.key_width
     elements = 2 * model.query_width + 2 * keys
     if block.fused_qkv:
         elements += model.query_width + model.key_width
-    if block.concatenated and not setting.batch.padded:
+    if block.concatenated and not masked:
         elements += model.query_width
     return float(compute * elements + _FP32 * model.heads)
 
@@ -122,7 +129,7 @@ def score_bytes(setting: Setting) -> int:
     return _FP32 + cast + (compute if block_of(setting).soft_capped else 0)
 
 
-def _extra(setting: Setting) -> float:
+def _extra(setting: Setting, *, masked: bool) -> float:
     """What some settings add: input copies, dropout, attention scores, masks, int8 products."""
     model, compute, length = setting.model, setting.compute_bytes, setting.batch.longest_tokens
     target_inputs = sum(target.in_features for target in setting.adapter.targets)
@@ -135,10 +142,8 @@ def _extra(setting: Setting) -> float:
         extra += (compute + 1) * target_inputs
     if setting.eager_attention:
         extra += model.heads * length * score_bytes(setting)
-    elif setting.batch.padded:
+    elif masked:
         extra += compute * length  # the boolean mask becomes a bias of the compute dtype in every layer
-    if setting.quant is Quant.int8:
-        extra += sum(linear.in_features for linear in model.linears)  # the quantised input, one byte each
     return extra
 
 
@@ -147,19 +152,13 @@ def kept_bytes_per_token(setting: Setting) -> float:
     stream = float(output_bytes(setting, block_of(setting)) * setting.model.hidden)
     match setting.checkpointing:
         case Checkpointing.none:
-            return saved_bytes_per_token(setting)
+            share = masked_layers(setting) / setting.model.layers
+            masked, plain = (saved_bytes_per_token(setting, masked=has_mask) for has_mask in (True, False))
+            return share * masked + (1 - share) * plain
         case Checkpointing.selective:
             return stream + _rank_wide(setting)
         case _:
             return stream
-
-
-def mask_bytes_per_token(setting: Setting) -> float:
-    """The masks that all layers share: one byte for each pair of tokens, or a bias of the compute dtype."""
-    length = setting.batch.longest_tokens
-    if setting.eager_attention:
-        return float(setting.compute_bytes * length * block_of(setting).mask_kinds)
-    return float(length) if setting.batch.padded else 0.0
 
 
 def layer_copy_bytes(setting: Setting) -> int:

@@ -73,6 +73,8 @@ def _mlp_moments(setting: Setting, block: Block, saved: float, unpacked: float) 
     tokens, width = setting.peak_tokens, setting.model.intermediate
     size, product = output_bytes(setting, block), product_bytes_per_token(setting)
     gradient = size * setting.model.hidden
+    if block.norm_last:
+        saved = max(0.0, saved - _FP32 * setting.model.hidden)  # that norm has run backwards by then
     is_product = setting.model.gated_mlp or block.written_out
     steps = 3 if is_product else 2  # gradients alive at once
     last = tokens * (saved + gradient - product + (size + setting.compute_bytes) * width) + unpacked

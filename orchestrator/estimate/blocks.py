@@ -29,7 +29,6 @@ _KEEPS_RESULT: Final = frozenset({"relu"})
 # A norm follows the MLP, so it runs backwards before anything of the layer is freed.
 _NORM_LAST: Final = frozenset({"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4", "exaone4"})
 _SOFT_CAPPED: Final = frozenset({"gemma2"})
-_MASK_KINDS: Final = {"gemma2": 2, "gemma3_text": 2, "cohere2": 2}  # full and sliding-window layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +45,6 @@ class Block:
         keeps_result: the activation saves its result instead of its input.
         norm_last: a norm follows the MLP.
         soft_capped: attention scores and logits go through tanh.
-        mask_kinds: different attention masks of the model.
     """
 
     parallel: bool
@@ -58,7 +56,6 @@ class Block:
     keeps_result: bool
     norm_last: bool
     soft_capped: bool
-    mask_kinds: int
 
 
 def block_of(setting: Setting) -> Block:
@@ -77,5 +74,4 @@ def block_of(setting: Setting) -> Block:
         keeps_result=setting.model.activation in _KEEPS_RESULT,
         norm_last=kind in _NORM_LAST,
         soft_capped=kind in _SOFT_CAPPED,
-        mask_kinds=_MASK_KINDS.get(kind, 1),
     )

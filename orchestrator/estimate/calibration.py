@@ -40,11 +40,12 @@ ADAM_8BIT_BYTES: Final = 2 + 2 * 4 / 256
 # Logits in transformers' own loss: result of log-softmax, its gradient and the gradient of its input, all fp32
 # (transformers/loss/loss_utils.py upcasts; checked by bench/fake_memory.py).
 PLAIN_LOSS_BYTES: Final = 12
+TILE_LOGIT_BYTES: Final = 2  # of a tile of TRL's fused head in 16 bits: what `bench` counts it against
 DDP_BUCKET_BYTES: Final = 25 * MIB  # DistributedDataParallel's default bucket_cap_mb
 
 # --- memory
 HEAD_TILE_COPIES_CPU: Final = _constant(
-    8, "fp32 copies of a tile", "counted in trl/kernels/chunked_logprob.py _backward_tile (no Triton on CPUs)"
+    7.25, "fp32 copies of a tile", "counted in trl/kernels/chunked_logprob.py _backward_tile (no Triton on CPUs)"
 )
 CUDA_CONTEXT_BYTES: Final = _constant(
     0.9 * GIB, "bytes", "prior: context, cuBLAS workspaces and NCCL buffers; published: Unsloth Studio 1.4, others 0.5"
@@ -85,13 +86,9 @@ SHARD_FILE_BYTES: Final = _constant(5 * GB, "bytes", "save_pretrained's default 
 DEVICE_FILL: Final = _constant(0.92, "of a GPU's memory", "planning rule: the rest is for what no term names")
 
 # --- time
-GEMM_EFFICIENCY_GPU: Final = _constant(
-    0.45, "of peak", "published: 7B QLoRA on RTX 3090, 670 tokens/s a card at 2048 tokens, fits 0.4-0.5"
-)
 GEMM_EFFICIENCY_CPU: Final = _constant(
     0.85, "of peak", f"{_MEASURED}: Llama of 256 hidden, 4 layers, 2048 tokens, fp32"
 )
-EFFICIENCY_BEST_GPU: Final = _constant(0.7, "of peak", "prior: large dense products, used for the lower bound")
 FALLBACK_FLOPS_GPU: Final = _constant(30e12, "FLOP/s", "prior: a GPU without a row in the peak table")
 FALLBACK_BYTES_GPU: Final = _constant(300 * GB, "bytes/s", "prior: a GPU without a row in the peak table")
 FALLBACK_FLOPS_CORE: Final = _constant(
@@ -109,17 +106,12 @@ HEAD_TILE_PASSES_CPU: Final = _constant(
 DEQUANTISE_WEIGHTS_PER_CORE: Final = _constant(
     0.55e9, "weights/s a core", f"{_MEASURED}: dequantize_4bit to fp32, 4096 x 4096, one thread (bf16: 1.1e9)"
 )
-DEQUANTISE_BANDWIDTH_GPU: Final = _constant(0.6, "of the memory bandwidth", "prior: blockwise kernel, write-bound")
 MODULE_PASS_SECONDS_CPU: Final = _constant(
     1.5e-4, "seconds per adapted linear and pass", f"{_MEASURED}: 18.1 ms at 8 tokens, 28 modules, less dequantising"
-)
-MODULE_PASS_SECONDS_GPU: Final = _constant(
-    1.0e-4, "seconds per adapted linear and pass", "prior: about 12 kernel launches of 8 us from Python"
 )
 CHECKPOINT_LAYER_SECONDS_CPU: Final = _constant(
     3.5e-3, "seconds per checkpointed layer", f"{_MEASURED}: full against none at 8 and 128 tokens"
 )
-CHECKPOINT_LAYER_SECONDS_GPU: Final = _constant(4e-4, "seconds per checkpointed layer", "prior: RNG stash, hooks")
 MICRO_STEP_SECONDS: Final = _constant(8e-3, "seconds per micro-step", "prior: trainer loop, collation, loss, autocast")
 OPTIMIZER_TENSOR_SECONDS: Final = _constant(6e-5, "seconds per adapter tensor", "prior: a dozen small kernels each")
 ADAM_PASS_BYTES: Final = _constant(7, "times the adapter bytes", "4 reads and 3 writes of AdamW, unfused")

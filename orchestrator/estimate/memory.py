@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from orchestrator.config import Checkpointing, Engine, Offload, Optimizer
+from orchestrator.config import Checkpointing, Engine, Optimizer
 from orchestrator.estimate import base
 from orchestrator.estimate import calibration as c
-from orchestrator.estimate.activations import kept_bytes_per_token, layer_copy_bytes, mask_bytes_per_token
+from orchestrator.estimate.activations import kept_bytes_per_token, layer_copy_bytes
 from orchestrator.estimate.backward import layer_peak
 from orchestrator.estimate.blocks import block_of
 from orchestrator.estimate.host_memory import PINNED, host_terms, load_conversion_bytes
+from orchestrator.estimate.masks import mask_bytes_per_token
 from orchestrator.estimate.published import estimate_published, is_published
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.values import Memory, PhaseMemory, Term
-from orchestrator.estimate.zero3 import gathered_bytes, partitioned_terms
+from orchestrator.estimate.zero3 import gathered_at_head, gathered_bytes, partitioned_terms, state_terms
 
 _FP32 = 4
 _ACTIVATIONS = "activations"
@@ -85,7 +86,7 @@ def adapter_terms(setting: Setting) -> tuple[Term, ...]:
     """Adapters, their gradients and moments, and DDP's buckets."""
     params, size = setting.adapter.params, setting.adapter_bytes
     if setting.engine is Engine.zero3:
-        return _partitioned_adapter_terms(setting)
+        return state_terms(setting)
     dtype = setting.adapter_dtype
     moments = 2 * size if setting.optimizer is Optimizer.adamw else c.ADAM_8BIT_BYTES
     terms = [
@@ -116,31 +117,11 @@ def _appear_late(setting: Setting) -> bool:
     return setting.engine is Engine.ddp and setting.accumulation == 1
 
 
-def _partitioned_adapter_terms(setting: Setting) -> tuple[Term, ...]:
-    knobs, params, size = setting.zero3, setting.adapter.params, setting.adapter_bytes
-    share = -(-params // setting.world_size)
-    on_device = knobs is not None and knobs.offload_optimizer is Offload.none
-    bucket = knobs.reduce_bucket_size if knobs is not None else params
-    terms = [
-        # Below the persistence threshold DeepSpeed replicates them, so all of them are counted.
-        Term(name="adapters", bytes=params * size, why=f"{params:,} trainable parameters in {setting.adapter_dtype}"),
-        Term(
-            name="gradients",
-            bytes=2 * bucket * size + share * size,
-            why=f"two reduction buckets of {bucket:,} elements and this rank's share",
-        ),
-    ]
-    if on_device:
-        why = "this rank's share of fp32 master copy, gradient and two moments"
-        terms.append(Term(name="optimizer", bytes=4 * _FP32 * share, why=why))
-    return tuple(terms)
-
-
 def _kept_bytes(setting: Setting) -> int:
     """Bytes that live from the forward to the backward pass."""
     model, tokens = setting.model, setting.peak_tokens
-    # On a CPU: final norm in and out, gradient of the head's input; on a GPU they are in the head's term.
-    hidden_states = 0 if setting.machine.is_gpu else 3 * _FP32 * model.hidden
+    # On a CPU: the final norm's input in fp32 and the head's; on a GPU they are in the head's term.
+    hidden_states = 0 if setting.machine.is_gpu else (_FP32 + setting.compute_bytes) * model.hidden
     copies = model.layers * layer_copy_bytes(setting) if setting.checkpointing is Checkpointing.none else 0
     per_token = model.layers * kept_bytes_per_token(setting) + mask_bytes_per_token(setting) + hidden_states
     return round(tokens * per_token) + copies
@@ -160,26 +141,30 @@ def _training_terms(setting: Setting) -> tuple[Term, ...]:
 def _head_term(setting: Setting) -> Term:
     """Peak while the loss is computed."""
     model, tokens, size = setting.model, setting.peak_tokens, setting.compute_bytes
-    gathered = model.vocab * model.hidden * setting.load_bytes if setting.engine is Engine.zero3 else 0
+    gathered = gathered_at_head(setting) if setting.engine is Engine.zero3 else 0
+    counted = setting.counted.logit_bytes if setting.counted else None
     if setting.stack != "trl":
-        capped = size if block_of(setting).soft_capped else 0
-        logits = tokens * (model.vocab * (c.PLAIN_LOSS_BYTES + capped) + _FP32 * model.hidden)
-        why = f"{c.PLAIN_LOSS_BYTES + capped} bytes per logit: log-softmax, its gradient and the logits' gradient"
+        each = (counted or c.PLAIN_LOSS_BYTES) + (size if block_of(setting).soft_capped else 0)
+        logits = round(tokens * (model.vocab * each + _FP32 * model.hidden))
+        why = f"{each:.4g} bytes per logit: log-softmax, its gradient and the logits' gradient"
         return Term(name="logits", bytes=logits + gathered, why=why)
     rows = min(tokens, c.HEAD_TILE_TOKENS)
     columns = min(model.vocab, c.HEAD_TILE_VOCAB)
     tile = rows * c.HEAD_TILE_VOCAB * size
+    if counted:
+        tile = round(tile * counted / c.TILE_LOGIT_BYTES)
     why = f"fused head: tile of {rows} tokens x {c.HEAD_TILE_VOCAB} in {setting.compute_dtype}, fp32 input gradient"
     # Final norm's input and the gradient in fp32, the head's input and the gradient's cast.
     hidden = 2 * (_FP32 + size) * model.hidden
     weights = 0 if setting.load_bytes == size else columns * model.hidden * size
     if not setting.machine.is_gpu:
         # Untouched pages of the tile cost no memory on a host; without Triton the fold makes fp32 copies.
-        tile = rows * columns * (size + round(_FP32 * c.HEAD_TILE_COPIES_CPU.value))
-        why = f"fused head without Triton: {c.HEAD_TILE_COPIES_CPU.value:.0f} fp32 copies of a {rows} x {columns} tile"
+        copies = c.HEAD_TILE_COPIES_CPU.value
+        # After that the tile and the head's rows are widened for the product in fp32.
+        widened = 0 if size == _FP32 else rows * columns + columns * model.hidden
+        tile = rows * columns * size + round(_FP32 * max(rows * columns * copies, widened))
+        why = f"fused head without Triton: {copies:.4g} fp32 copies of a {rows} x {columns} tile"
         hidden = _FP32 * model.hidden
-        # Rows of the head are widened for the fp32 product one tile at a time.
-        weights = columns * model.hidden * _FP32
     return Term(name="logits", bytes=tile + tokens * hidden + weights + gathered, why=why)
 
 
@@ -190,7 +175,8 @@ def _layer_term(setting: Setting) -> Term:
     recomputed = setting.checkpointing is not Checkpointing.none
     why = f"one layer's backward pass, when {moment.why}: " + ("its recomputed activations, " if recomputed else "")
     why += "gradients and a dequantised weight" + (", and the gathered window" if window else "")
-    return Term(name="layer_transient", bytes=round(moment.bytes) + window, why=why)
+    factor = setting.counted.layer_factor if setting.counted else None
+    return Term(name="layer_transient", bytes=round(moment.bytes * (factor or 1.0)) + window, why=why)
 
 
 def _step_term(setting: Setting, kept: Term) -> Term:
@@ -237,7 +223,9 @@ def _phase(setting: Setting, phase: str, terms: Iterable[Term]) -> PhaseMemory:
         )
     slack = c.FRAGMENTATION_EXPANDABLE if _EXPANDABLE in setting.allocator else c.FRAGMENTATION
     reserved = round(allocated * (1 + slack.value))
-    context = c.CUDA_CONTEXT_BYTES.value + (c.RANKS_EXTRA_CONTEXT_BYTES.value if setting.world_size > 1 else 0)
+    measured = setting.machine.measured.context_bytes if setting.machine.measured else None
+    context = measured or c.CUDA_CONTEXT_BYTES.value
+    context += c.RANKS_EXTRA_CONTEXT_BYTES.value if setting.world_size > 1 else 0
     host = host_terms(setting, phase, resident_bytes=0)
     return PhaseMemory(
         allocated_bytes=allocated,

@@ -77,7 +77,7 @@ def _training_terms(setting: Setting) -> tuple[Term, ...]:
         why=f"{tokens:,} tokens x {setting.model.layers} layers, checkpointing {setting.checkpointing.value}",
     )
     gathered = shards.gathered_terms(setting)
-    gradients = states.gradient_term(setting, stack)
+    gradients = states.gradient_term(setting)
     # Gradients are there from the first micro-step on; with a single one they appear while activations go.
     earlier = (gradients,) if setting.accumulation > 1 or setting.step_in_backward else ()
     step = Term(

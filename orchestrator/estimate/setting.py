@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from orchestrator.config import Checkpointing, Engine, Offload, Optimizer, Quant
@@ -13,12 +14,13 @@ from orchestrator.workload.model import ModelShape
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 _PACKED_STORAGE_BYTES = 2
-_FOUR_BIT = (Quant.nf4, Quant.fp4)
+FOUR_BIT = (Quant.nf4, Quant.fp4)
+MODULES_OF_A_LAYER = 7  # adapted linear modules of the layer that `bench` times
 
 
 def storage_bytes(quant: Quant, compute_dtype: str) -> int:
     """Bytes of one element as ZeRO-3 stores it: packed 4-bit bytes travel as a 16-bit type, whatever computes."""
-    return _PACKED_STORAGE_BYTES if quant in _FOUR_BIT else DTYPE_BYTES[compute_dtype]
+    return _PACKED_STORAGE_BYTES if quant in FOUR_BIT else DTYPE_BYTES[compute_dtype]
 
 
 class Trained(Enum):
@@ -38,6 +40,17 @@ class Stage(Enum):
     streamed = "streamed"  # frozen bytes of the layers as shards, adapters under DDP
 
 
+class Gradients(Enum):
+    """What a rank holds of gradients under FSDP while micro-steps add up.
+
+    `no_sync()` leaves them unsharded: accelerate and Fabric call it for every micro-step but the last.
+    """
+
+    sharded = "sharded"  # every micro-step reduces and scatters them
+    trained = "trained"  # unsharded, of what trains: frozen parameters are wrapped apart from it
+    flat = "flat"  # unsharded, of flat parameters that mix adapters with frozen weights, so of these too
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
     """An engine that `Setting.engine` cannot tell: of published runs, and the streamed one.
@@ -46,16 +59,75 @@ class Sharding:
         stage: what is sharded.
         offload_params: parameters wait in host memory between uses.
         offload_optimizer: master copies and moments live in host memory.
+        gradients: how FSDP adds up several micro-steps.
     """
 
     stage: Stage
     offload_params: bool = False
     offload_optimizer: bool = False
+    gradients: Gradients = Gradients.trained
 
     @property
     def is_fsdp(self) -> bool:
         """Whether torch shards it."""
         return self.stage in (Stage.fsdp, Stage.fsdp2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRates:
+    """What `trainmaster bench` found for a rank like this one; None, or empty, where it measured nothing.
+
+    Attributes:
+        products: FLOP/s of linear modules in the precision of the passes, by width of the model, narrowest first.
+        memory_bytes_per_second: that a copy reads and writes.
+        elementwise_bytes_per_second: of a CPU rank in what of a layer is no product, as the estimate counts it.
+        unpacked: weights per second from NF4 to the compute dtype, by width of the model.
+        context_bytes: of a CUDA process, outside the allocator.
+        layer_pass_seconds: of the host, for one layer of seven adapted modules, forward or backward.
+        days: section of the calibration, and the day it was measured.
+    """
+
+    products: tuple[tuple[int, float], ...] = ()
+    memory_bytes_per_second: float | None = None
+    elementwise_bytes_per_second: float | None = None
+    unpacked: tuple[tuple[int, float], ...] = ()
+    context_bytes: float | None = None
+    layer_pass_seconds: float | None = None
+    days: tuple[tuple[str, str], ...] = ()
+
+    def products_at(self, width: int) -> float | None:
+        """FLOP/s at a width of the model."""
+        return _at(self.products, width)
+
+    def unpacked_at(self, width: int) -> float | None:
+        """Weights per second at a width of the model."""
+        return _at(self.unpacked, width)
+
+
+def _at(points: tuple[tuple[int, float], ...], width: int) -> float | None:
+    """Between the two nearest on a scale of logarithms; beyond the outermost ones as they are."""
+    if not points:
+        return None
+    below = max((point for point in points if point[0] <= width), default=points[0])
+    above = min((point for point in points if point[0] >= width), default=points[-1])
+    if above[0] <= below[0]:
+        return below[1]
+    return below[1] + math.log(width / below[0]) / math.log(above[0] / below[0]) * (above[1] - below[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedStack:
+    """What `trainmaster bench` counted of one of our own stacks in the installed libraries; None where it did not.
+
+    Attributes:
+        logit_bytes: of a logit: of whole ones, or of a tile of the fused head in 16 bits.
+        layer_factor: bytes of one running layer, times what is counted for it.
+        day: when.
+    """
+
+    logit_bytes: float | None
+    layer_factor: float | None
+    day: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +142,12 @@ class Machine:
         cores: of a CPU rank, below 1 when ranks share cores; 1 on a GPU.
         link_bytes_per_second: all-reduce rate per rank over the slowest link it needs.
         gather_bytes_per_second: the same for all-gathers.
-        link_alpha_seconds: latency of a collective.
+        link_alpha_seconds: latency of a collective (of an all-reduce, for each rank it passes).
+        gather_alpha_seconds: latency of one gather or reduce-scatter over all ranks; None for `link_alpha_seconds`.
         h2d_bytes_per_second: pinned host memory to device.
         known: the peaks come from a table, not from a fall-back.
         device_name: as the driver tells it; what large products reach is looked up by it. Empty when unknown.
+        measured: what stands in for the tables; None where nothing was measured.
     """
 
     is_gpu: bool
@@ -87,6 +161,13 @@ class Machine:
     h2d_bytes_per_second: float
     known: bool
     device_name: str = ""
+    gather_alpha_seconds: float | None = None
+    measured: MeasuredRates | None = None
+
+    def source(self, section: str) -> str:
+        """Where the rates of a section of the calibration come from: a day, or the table."""
+        days = dict(self.measured.days) if self.measured else {}
+        return f"measured {days[section]}" if section in days else "table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +204,9 @@ class Setting:
         upcasts: PEFT's preparation for k-bit training has put norms, tables and hidden states into fp32.
         loads_whole: every rank holds the whole base on its device before it is sharded.
         logit_chunks: the loss takes the rows in so many parts, one after the other; 0 for a fused head.
-        calibrated: constants measured for this run's stack, in place of the table's.
+        calibrated: constants fitted for this run's stack, in place of the table's.
+        counted: what `bench` counted of it, in place of either.
+        flash_attention: FlashAttention 2 runs, which needs no mask and skips what a window hides.
     """
 
     model: ModelShape
@@ -158,11 +241,20 @@ class Setting:
     loads_whole: bool = False
     logit_chunks: int = 1
     calibrated: Stack | None = None
+    counted: CountedStack | None = None
+    flash_attention: bool = False
 
     @property
     def constants(self) -> Stack:
-        """Constants of the stack: measured ones, the table's, or the default ones."""
-        return self.calibrated or STACKS.get(self.stack, DEFAULT)
+        """Constants of the stack: fitted ones, the table's, or the default ones; over them what was measured."""
+        stack = self.calibrated or STACKS.get(self.stack, DEFAULT)
+        if self.counted and self.counted.layer_factor:
+            stack = replace(stack, layer_factor=self.counted.layer_factor)
+        if self.counted and self.counted.logit_bytes and not stack.fused_head:
+            stack = replace(stack, logit_copies=self.counted.logit_bytes / DTYPE_BYTES["fp32"])
+        if self.machine.measured and self.machine.measured.context_bytes:
+            stack = replace(stack, context_bytes=self.machine.measured.context_bytes)
+        return stack
 
     @property
     def compute_bytes(self) -> int:

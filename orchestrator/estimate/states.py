@@ -7,8 +7,7 @@ from typing import Final
 from orchestrator.config import Optimizer
 from orchestrator.estimate import base
 from orchestrator.estimate import calibration as c
-from orchestrator.estimate.setting import Setting, Sharding, Stage, Trained
-from orchestrator.estimate.stacks import Gradients, Stack
+from orchestrator.estimate.setting import Gradients, Setting, Sharding, Stage, Trained
 from orchestrator.estimate.values import Term
 
 _FP32: Final = 4
@@ -65,7 +64,7 @@ def state_terms(setting: Setting) -> tuple[Term, ...]:
     return tuple(terms)
 
 
-def gradient_term(setting: Setting, stack: Stack) -> Term:
+def gradient_term(setting: Setting) -> Term:
     """Gradients on the device of one rank once all exist."""
     params, size, sharding = setting.trained_params, param_bytes(setting), setting.sharding
     share = -(-params // owners(setting))
@@ -74,10 +73,13 @@ def gradient_term(setting: Setting, stack: Stack) -> Term:
         tied = setting.model.embedding_params if setting.model.tied else 0
         largest = max(setting.model.largest_param, 1) + tied if setting.trained is Trained.everything else share
         return Term(name="gradients", bytes=largest * size, why="freed as soon as used: the largest one, a tied table")
-    if sharding and sharding.is_fsdp and stack.gradients is Gradients.whole:
-        whole = setting.model.total_params + setting.adapter.params
-        why = "FSDP accumulates without synchronising: unsharded gradients of all flat parameters, frozen ones too"
-        return Term(name="gradients", bytes=whole * setting.load_bytes, why=why)
+    if sharding and sharding.is_fsdp and setting.accumulation > 1 and sharding.gradients is not Gradients.sharded:
+        why = "FSDP adds up micro-steps without synchronising: unsharded gradients of what trains"
+        size *= params
+        if sharding.gradients is Gradients.flat:
+            size += base.packed_bytes(setting) + base.unquantised_bytes(setting)
+            why += ", and of the frozen weights in the same flat parameters"
+        return Term(name="gradients", bytes=size, why=why)
     if sharding and sharding.offload_params:
         return Term(name="gradients", bytes=0, why="on the host, with the parameters")
     if deepspeed(setting) and sharding and sharding.offload_optimizer:

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from orchestrator.config import Checkpointing, Quant
 from orchestrator.estimate import calibration_time as ct
-from orchestrator.estimate.setting import Setting, Trained
+from orchestrator.estimate.masks import masked_layers
+from orchestrator.estimate.setting import FOUR_BIT, MODULES_OF_A_LAYER, Setting, Trained
 from orchestrator.estimate.time_practice import Practice
 
 _FP32 = 4
-# The other families with a window have it in every other layer, or in more of them.
-_ALL_WINDOWED = frozenset({"mistral", "mixtral", "phi3", "starcoder2"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +45,23 @@ def rates_of(setting: Setting) -> Rates:
     """Reachable rates of a GPU."""
     machine = setting.machine
     products = machine.flops_per_second * ct.generation_of(machine.device_name).share
+    measured = machine.measured
+    if measured and measured.products:
+        _, products = measured.products[-1]  # the widest: what smaller ones lose, the operands' time tells
     return Rates(
         products=products,
         attention=products * ct.ATTENTION_SHARE.value,
         memory=machine.memory_bytes_per_second * ct.MEMORY_SHARE.value,
     )
+
+
+def host_factor(setting: Setting) -> float:
+    """Host time of a layer and pass that `bench` measured, times that of the table; 1 where it was not."""
+    measured = setting.machine.measured
+    if measured is None or measured.layer_pass_seconds is None:
+        return 1.0
+    table = ct.LAYER_HOST_SECONDS.value + MODULES_OF_A_LAYER * ct.ADAPTER_HOST_SECONDS.value
+    return measured.layer_pass_seconds / table
 
 
 def length_of(setting: Setting) -> float:
@@ -166,11 +177,12 @@ def products_work(setting: Setting) -> tuple[_Work, _Work]:
 def _products(setting: Setting, rates: Rates) -> Part:
     forward, backward = products_work(setting)
     both = forward + backward
-    share = ct.generation_of(setting.machine.device_name).share
-    reached = both.flops / both.seconds(rates)
+    machine = setting.machine
+    source, reached = machine.source("gemm"), both.flops / both.seconds(rates)
     why = (
-        f"{both.flops / 1e12:.3g} TFLOP a micro-step at {reached / 1e12:.3g} TFLOP/s ({share:.0%} of peak for large "
-        f"products, {reached / setting.machine.flops_per_second:.0%} for these)"
+        f"{both.flops / 1e12:.3g} TFLOP a micro-step at {reached / 1e12:.3g} TFLOP/s ({source}: "
+        f"{rates.products / machine.flops_per_second:.0%} of peak for large products, "
+        f"{reached / machine.flops_per_second:.0%} for these)"
     )
     return Part(
         name="products", forward_seconds=forward.seconds(rates), backward_seconds=backward.seconds(rates), why=why
@@ -178,18 +190,21 @@ def _products(setting: Setting, rates: Rates) -> Part:
 
 
 def attended_tokens(setting: Setting) -> float:
-    """Mean keys that a query is multiplied with: half the row under a causal mask.
+    """Mean keys that a query is multiplied with, over all layers: half the row under a causal mask.
 
-    Unfused kernels, and those that take a mask for padding, compute all of them.
+    Unfused kernels, and those that take a mask for padding or a window, compute all of them. FlashAttention 2 skips
+    what a window hides.
     """
-    length, window = length_of(setting), setting.model.sliding_window
-    if setting.eager_attention or setting.batch.padded:
+    length, model = length_of(setting), setting.model
+    if setting.eager_attention:
         return length
-    if window and window < length:
-        inside = window - window * window / (2 * length)
-        share = 1.0 if setting.model.architecture in _ALL_WINDOWED else 0.5
-        return share * inside + (1 - share) * length / 2
-    return length / 2
+    if not setting.flash_attention:
+        masked = masked_layers(setting) / model.layers
+        return masked * length + (1 - masked) * length / 2
+    window = min(model.sliding_window, length)
+    inside = window - window * window / (2 * length)
+    share = model.windowed_layers / model.layers
+    return share * inside + (1 - share) * length / 2
 
 
 def _attention(setting: Setting, rates: Rates) -> Part:
@@ -232,7 +247,8 @@ def elementwise_bytes(setting: Setting, practice: Practice) -> float:
 def _elementwise(setting: Setting, practice: Practice, rates: Rates) -> Part:
     moved = elementwise_bytes(setting, practice)
     passes = ct.ELEMENTWISE_BACKWARD.value + (1.0 if is_recomputed(setting) else 0.0)
-    why = f"norms, rotations, activations, adapters: {moved * (1 + passes) / 1e9:.3g} GB through memory a micro-step"
+    why = f"norms, rotations, activations, adapters: {moved * (1 + passes) / 1e9:.3g} GB through memory a micro-step "
+    why += f"at {rates.memory / 1e9:.3g} GB/s ({setting.machine.source('memory')})"
     return Part(
         name="elementwise",
         forward_seconds=moved / rates.memory,
@@ -248,13 +264,17 @@ def _dequantise(setting: Setting, practice: Practice) -> Part:
     rate = unpacked_per_second(setting, practice)
     forward = weights / rate
     passes = 2 if is_recomputed(setting) else 1
-    why = f"{weights / 1e9:.3g} billion weights unpacked {passes + 1} times, {rate / 1e9:.3g} billion a second"
+    why = f"{weights / 1e9:.3g} billion weights unpacked {passes + 1} times, {rate / 1e9:.3g} billion a second "
+    why += f"({setting.machine.source('dequantise')})"
     return Part(name="dequantise", forward_seconds=forward, backward_seconds=forward * passes, why=why)
 
 
 def unpacked_per_second(setting: Setting, practice: Practice) -> float:
     """Weights that the device unpacks per second: by memory, or by the kernel's instructions."""
     machine = setting.machine
+    measured = machine.measured.unpacked_at(setting.model.hidden) if machine.measured else None
+    if measured is not None and setting.quant in FOUR_BIT:
+        return measured
     each = practice.dequantise_bytes or _packed_bytes(setting) + setting.compute_bytes
     rate = machine.memory_bytes_per_second * practice.dequantise_share / each
     if practice.dequantise_per_cycle:

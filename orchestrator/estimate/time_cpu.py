@@ -6,7 +6,7 @@ from orchestrator.config import Engine, Quant
 from orchestrator.estimate import calibration as c
 from orchestrator.estimate import zero3
 from orchestrator.estimate.activations import saved_bytes_per_token
-from orchestrator.estimate.setting import Setting
+from orchestrator.estimate.setting import FOUR_BIT, MODULES_OF_A_LAYER, Setting
 from orchestrator.estimate.time_compute import is_recomputed
 from orchestrator.estimate.time_flops import flops_per_token, passes_of
 from orchestrator.estimate.values import TimeTerm
@@ -29,10 +29,13 @@ def _tokens(setting: Setting) -> float:
 
 
 def _products(setting: Setting) -> TimeTerm:
-    efficiency = c.GEMM_EFFICIENCY_CPU.value
-    rate = setting.machine.flops_per_second * efficiency
+    machine, efficiency = setting.machine, c.GEMM_EFFICIENCY_CPU.value
+    rate, source = machine.flops_per_second * efficiency, f"table: {efficiency:.0%} of peak"
+    measured = machine.measured.products_at(setting.model.hidden) if machine.measured else None
+    if measured is not None:
+        rate, source = measured, machine.source("gemm")
     flops = _tokens(setting) * flops_per_token(setting)
-    why = f"{flops / 1e12:.3g} TFLOP at {rate / 1e12:.3g} TFLOP/s ({efficiency:.0%} of peak)"
+    why = f"{flops / 1e12:.3g} TFLOP at {rate / 1e12:.3g} TFLOP/s ({source})"
     return TimeTerm(name="products", seconds=flops / rate, why=why)
 
 
@@ -43,8 +46,12 @@ def _elementwise(setting: Setting) -> TimeTerm:
     moved = tokens * model.layers * saved_bytes_per_token(setting) * c.ELEMENTWISE_PASSES.value * share
     if setting.stack == "trl":
         moved += tokens * model.vocab * 4 * c.HEAD_TILE_PASSES_CPU.value
-    seconds = moved / setting.machine.memory_bytes_per_second
-    return TimeTerm(name="elementwise", seconds=seconds, why=f"{moved / 1e9:.3g} GB through memory")
+    machine = setting.machine
+    rate, source = machine.memory_bytes_per_second, "table"
+    if machine.measured and machine.measured.elementwise_bytes_per_second:
+        rate, source = machine.measured.elementwise_bytes_per_second, machine.source("layer")
+    why = f"{moved / 1e9:.3g} GB through memory at {rate / 1e9:.3g} GB/s ({source})"
+    return TimeTerm(name="elementwise", seconds=moved / rate, why=why)
 
 
 def _dequantise(setting: Setting) -> TimeTerm:
@@ -52,27 +59,38 @@ def _dequantise(setting: Setting) -> TimeTerm:
         return TimeTerm(name="dequantise", seconds=0.0, why="the base is stored as it is multiplied")
     passes = passes_of(setting)
     weights = setting.model.packed_params * passes * setting.accumulation
-    seconds = weights / (c.DEQUANTISE_WEIGHTS_PER_CORE.value * setting.machine.cores)
-    why = f"every weight unpacked {passes} times per micro-step, {setting.accumulation} micro-steps"
-    return TimeTerm(name="dequantise", seconds=seconds, why=why)
+    machine = setting.machine
+    rate, source = c.DEQUANTISE_WEIGHTS_PER_CORE.value * machine.cores, "table"
+    measured = machine.measured.unpacked_at(setting.model.hidden) if machine.measured else None
+    if measured is not None and setting.quant in FOUR_BIT:
+        rate, source = measured, machine.source("dequantise")
+    why = f"every weight unpacked {passes} times per micro-step, {setting.accumulation} micro-steps, "
+    why += f"{rate / 1e9:.3g} billion a second ({source})"
+    return TimeTerm(name="dequantise", seconds=weights / rate, why=why)
 
 
 def _overhead(setting: Setting) -> TimeTerm:
     modules = setting.model.layers * len(setting.model.linears)
-    seconds = modules * passes_of(setting) * c.MODULE_PASS_SECONDS_CPU.value + c.MICRO_STEP_SECONDS.value
+    each, source = c.MODULE_PASS_SECONDS_CPU.value, "table"
+    if setting.machine.measured and setting.machine.measured.layer_pass_seconds:
+        each = setting.machine.measured.layer_pass_seconds / MODULES_OF_A_LAYER
+        source = setting.machine.source("overhead")
+    seconds = modules * passes_of(setting) * each + c.MICRO_STEP_SECONDS.value
     if is_recomputed(setting):
         seconds += setting.model.layers * c.CHECKPOINT_LAYER_SECONDS_CPU.value
     seconds /= min(1.0, setting.machine.cores)
     if setting.engine is Engine.zero3:
         gathers = zero3.gather_passes(recompute=is_recomputed(setting))
         seconds += modules * gathers * c.ZERO3_MODULE_SECONDS_CPU.value
-    why = f"Python and kernel launches of {modules} linear modules, {setting.accumulation} micro-steps"
+    why = f"Python and kernel launches of {modules} linear modules, {setting.accumulation} micro-steps "
+    why += f"({source})"
     return TimeTerm(name="overhead", seconds=seconds * setting.accumulation, why=why)
 
 
 def _optimizer(setting: Setting) -> TimeTerm:
     shared = setting.world_size if setting.engine is Engine.zero3 else 1
     moved = setting.adapter.params * setting.adapter_bytes * c.ADAM_PASS_BYTES.value / shared
-    seconds = moved / setting.machine.memory_bytes_per_second
+    measured = setting.machine.measured.memory_bytes_per_second if setting.machine.measured else None
+    seconds = moved / (measured or setting.machine.memory_bytes_per_second)
     seconds += setting.adapter.tensors * c.OPTIMIZER_TENSOR_SECONDS.value
     return TimeTerm(name="optimizer", seconds=seconds, why=f"{setting.adapter.tensors} adapter tensors")

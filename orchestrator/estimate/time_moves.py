@@ -51,8 +51,8 @@ def shards_weights(setting: Setting) -> bool:
 
 
 def is_fsdp(setting: Setting) -> bool:
-    """Whether layers are gathered as one flat parameter each."""
-    return setting.sharding is not None and setting.sharding.stage is Stage.fsdp
+    """Whether torch's FSDP shards the weights."""
+    return setting.sharding is not None and setting.sharding.is_fsdp
 
 
 def trained_bytes(setting: Setting) -> int:
@@ -71,7 +71,8 @@ def moves_of(setting: Setting, practice: Practice) -> Moves:
         total = _stored_bytes(setting, practice)
         gathered = total * (setting.world_size - 1) / setting.world_size
         copied = total / setting.world_size if _offloads(setting) else 0.0
-    alpha = machine.link_alpha_seconds * _collectives(setting) if gathered else 0.0
+    each = machine.link_alpha_seconds if machine.gather_alpha_seconds is None else machine.gather_alpha_seconds
+    alpha = each * _collectives(setting) if gathered else 0.0
     reduce_seconds, groups, reduces, reduced = _reduction(setting)
     stored = setting.micro * length_of(setting) * setting.model.hidden * setting.compute_bytes
     return Moves(
@@ -124,5 +125,7 @@ def _reduction(setting: Setting) -> tuple[float, int, int, float]:
     ways = 1 if scattered else 2
     ring = ways * (ranks - 1) / ranks * size / machine.link_bytes_per_second
     alpha = ways * (ranks - 1) * groups * machine.link_alpha_seconds
+    if scattered and machine.gather_alpha_seconds is not None:
+        alpha = groups * machine.gather_alpha_seconds
     # Sharded gradients leave the device after every micro-step.
     return (ring + alpha) / groups, groups, setting.accumulation if scattered else 1, float(size)

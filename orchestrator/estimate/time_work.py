@@ -8,8 +8,8 @@ from orchestrator.config import Engine, Offload
 from orchestrator.estimate import calibration as c
 from orchestrator.estimate import calibration_time as ct
 from orchestrator.estimate import zero3
-from orchestrator.estimate.setting import Setting, Stage, Trained
-from orchestrator.estimate.time_compute import Part, compute_parts, is_recomputed
+from orchestrator.estimate.setting import Setting, Trained
+from orchestrator.estimate.time_compute import Part, compute_parts, host_factor, is_recomputed
 from orchestrator.estimate.time_flops import passes_of
 from orchestrator.estimate.time_moves import Moves, is_fsdp, moves_of, offload_rate, shards_weights
 from orchestrator.estimate.time_practice import Practice
@@ -115,7 +115,7 @@ def _host_seconds(setting: Setting, practice: Practice, moves: Moves) -> tuple[f
         carried = sum(piece.count for piece in setting.adapter.all_pieces) / model.layers
         adapters = carried * practice.adapter_host_seconds
     experts = 3 * model.experts * ct.EXPERT_HOST_SECONDS.value if practice.expert_seconds else 0.0
-    each = practice.layer_host_seconds + adapters + experts
+    each = (practice.layer_host_seconds + adapters + experts) * host_factor(setting)
     backward = each * (passes_of(setting) - 1)
     if is_recomputed(setting):
         backward += ct.CHECKPOINT_HOST_SECONDS.value
@@ -146,5 +146,5 @@ def _optimizer(setting: Setting) -> TimeTerm:
 def _optimizer_on_host(setting: Setting) -> bool:
     sharding = setting.sharding
     if sharding is not None:
-        return sharding.offload_optimizer or (sharding.stage is Stage.fsdp and sharding.offload_params)
+        return sharding.offload_optimizer or (sharding.is_fsdp and sharding.offload_params)
     return setting.zero3 is not None and setting.zero3.offload_optimizer is not Offload.none

@@ -8,6 +8,8 @@ from orchestrator.estimate import calibration as c
 from orchestrator.estimate.setting import Setting, Zero3Knobs, storage_bytes
 from orchestrator.estimate.values import Term
 
+_FP32 = 4
+
 
 def element_bytes(setting: Setting) -> int:
     """Bytes of one element of the stored weights: packed bytes travel as elements of a 16-bit type."""
@@ -27,15 +29,80 @@ def knobs_of(setting: Setting) -> Zero3Knobs:
     return setting.zero3
 
 
-def gathered_bytes(setting: Setting) -> int:
-    """Bytes of the gathered window: the layer at work, and ahead what prefetch and live limits allow."""
-    knobs, size = knobs_of(setting), element_bytes(setting)
-    layer, everything = layer_elements(setting), base.packed_bytes(setting) // size
-    ahead = min(knobs.prefetch_bucket_size, max(0, knobs.max_live_parameters - layer))
-    # Released later than max_reuse_distance allows, a gathered layer stays.
-    kept = min(knobs.max_reuse_distance, max(0, knobs.max_live_parameters - layer))
-    # The all-gather lands in one flat buffer and is cut into parameters after that: the layer counts twice.
-    return min(everything, 2 * layer + max(ahead, kept)) * size
+def is_alias(setting: Setting) -> bool:
+    """Whether a gathered parameter is its own partition: a single rank, with the partition on its device."""
+    resident = knobs_of(setting).offload_param is Offload.none or not setting.machine.is_gpu
+    return setting.world_size == 1 and resident
+
+
+def persists(setting: Setting) -> bool:
+    """Whether norms and biases, at most a few hidden widths each, stay whole on every rank."""
+    return knobs_of(setting).param_persistence_threshold >= setting.model.hidden
+
+
+def gathered_bytes(setting: Setting, table_elements: int = 0) -> int:
+    """Bytes of the gathered window: layers and their adapters.
+
+    Every submodule fetches `prefetch_bucket_size` elements ahead of itself, so the window runs ahead of the
+    computation until the live limit stops it, and what the prefetcher has passed is not released before its next
+    use (runtime/zero/partitioned_param_coordinator.py, fetch_sub_module and __params_to_release).
+
+    Args:
+        setting: the rank's work.
+        table_elements: of an embedding or head that is gathered, too, and counts towards the limit.
+    """
+    if is_alias(setting):
+        return 0
+    knobs, model, params = knobs_of(setting), setting.model, setting.adapter.params
+    small = 0 if persists(setting) else model.norm_params + model.bias_params
+    elements = base.packed_bytes(setting) // element_bytes(setting) + small + params
+    whole = base.packed_bytes(setting) + small * setting.load_bytes + params * setting.adapter_bytes
+    ahead = knobs.max_live_parameters if knobs.prefetch_bucket_size else knobs.max_reuse_distance
+    # The layer at work comes whatever the limit says; in the loss none is at work.
+    at_work = 0 if table_elements else layer_elements(setting)
+    return round(whole * min(1.0, max(ahead - table_elements, at_work) / elements))
+
+
+def gathered_at_head(setting: Setting) -> int:
+    """Bytes gathered in the loss: the head, unless it is the embedding (a term of its own), and the window."""
+    if is_alias(setting):
+        return 0
+    table = setting.model.vocab * setting.model.hidden
+    return gathered_bytes(setting, table) + (0 if setting.model.tied else table * setting.load_bytes)
+
+
+def state_terms(setting: Setting) -> tuple[Term, ...]:
+    """Adapters, gradient buffers and optimizer states of one rank, on its device."""
+    knobs, params, size = knobs_of(setting), setting.adapter.params, setting.adapter_bytes
+    share = -(-params // setting.world_size)
+    offloads = knobs.offload_optimizer is not Offload.none
+    # On a CPU the offload target is the same memory.
+    resident = not (offloads and setting.machine.is_gpu)
+    buffers = knobs.reduce_bucket_size * size + (share * size if resident else 0)
+    why = f"a reduction bucket of {knobs.reduce_bucket_size:,} elements"
+    if resident:
+        buffers += share * (_FP32 if offloads else 0)
+        why += " and this rank's share" + (", which offloading keeps in fp32, too" if offloads else "")
+    held = share + _whole_adapters(setting)
+    terms = [
+        Term(name="adapters", bytes=held * size, why=f"this rank's share of {params:,} in {setting.adapter_dtype}"),
+        Term(name="gradients", bytes=buffers, why=why),
+    ]
+    if resident:
+        why = "this rank's share of fp32 master copy and two moments"
+        terms.append(Term(name="optimizer", bytes=3 * _FP32 * share, why=why))
+    return tuple(terms)
+
+
+def _whole_adapters(setting: Setting) -> int:
+    """Elements of adapters below the persistence threshold, which every rank keeps whole beside its share."""
+    sizes = [
+        (piece.count, piece.rank * width)
+        for piece in setting.adapter.all_pieces
+        for width in (piece.in_features, piece.out_features)
+    ]
+    limit = knobs_of(setting).param_persistence_threshold
+    return sum(count * elements for count, elements in sizes if elements <= limit)
 
 
 def partitioned_terms(setting: Setting) -> tuple[Term, ...]:
@@ -44,20 +111,25 @@ def partitioned_terms(setting: Setting) -> tuple[Term, ...]:
     model = setting.model
     small = model.norm_params + model.bias_params
     # Norms and biases are at most a few hidden widths: above the threshold they are partitioned like the rest.
-    persistent = small * setting.load_bytes if knobs.param_persistence_threshold >= model.hidden else 0
+    persistent = small * setting.load_bytes if persists(setting) else 0
     partitioned = base.packed_bytes(setting) + base.unquantised_bytes(setting) - persistent
     # On a CPU the offload target is the same memory.
     resident = knobs.offload_param is Offload.none or not setting.machine.is_gpu
     share = -(-partitioned // ranks) if resident else 0
+    own = -(-persistent // ranks) if resident and not is_alias(setting) else 0
     embedding = model.embedding_params * setting.load_bytes
     where = f"1/{ranks} of the packed base, embeddings and head" if resident else "offloaded"
     return (
         Term(name="base_partition", bytes=share, why=where),
         Term(name="absmax", bytes=base.absmax_bytes(setting), why="scales are no parameters: every rank keeps all"),
-        Term(name="persistent_params", bytes=persistent, why="norms and biases, below the persistence threshold"),
+        Term(
+            name="persistent_params",
+            bytes=persistent + own,
+            why="norms and biases, below the persistence threshold: whole, and this rank's partition",
+        ),
         Term(
             name="embedding_gather",
-            bytes=embedding if model.tied else 0,
+            bytes=embedding if model.tied and not is_alias(setting) else 0,
             why="tied to the head, so gathered through the forward pass",
         ),
     )

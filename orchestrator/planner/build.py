@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
+from orchestrator.calibration_file import Chosen
 from orchestrator.config import RunConfig
 from orchestrator.config_codec import dump_config
 from orchestrator.errors import NothingFits, Problem
 from orchestrator.planner.dtypes import Arithmetic, choose_precision
-from orchestrator.planner.evaluate import Job, Point
+from orchestrator.planner.evaluate import Job, Point, setting_of
+from orchestrator.planner.layers import layer_trades
+from orchestrator.planner.measured import CalibrationUse, rates_used
 from orchestrator.planner.plan import Plan, Rejection, Workload
 from orchestrator.planner.points import derivation_of
 from orchestrator.planner.rates import cores_of
 from orchestrator.planner.reasons import reasons_for
-from orchestrator.planner.solve import Asked, Solution, sequence_length, solve
+from orchestrator.planner.solve import Asked, Solution, solve
 from orchestrator.planner.trades import trades_of
-from orchestrator.planner.ways_out import ways_out
+from orchestrator.planner.uneven import uneven_shards
+from orchestrator.planner.variants import packed_rows, sequence_length
+from orchestrator.planner.ways_out import ORDER, TOLD, ways_out
 from orchestrator.planner.world import World
 from orchestrator.workload.adapter import AdapterShape
-from orchestrator.workload.batch import DataStats, rows_per_epoch
+from orchestrator.workload.batch import DataStats
 from orchestrator.workload.model import ModelShape
 from topology.codec import fingerprint
 from topology.model import Topology
@@ -29,19 +35,29 @@ _SHOWN_HOSTS = 4
 __all__ = ["make_plan", "sequence_length"]
 
 
-def make_plan(config: RunConfig, topology: Topology, model: ModelShape, data: DataStats, run_id: str) -> Plan:
-    """Plan the run.
+def make_plan(
+    config: RunConfig,
+    topology: Topology,
+    model: ModelShape,
+    data: DataStats,
+    run_id: str,
+    calibration: Chosen | None = None,
+) -> Plan:
+    """Plan the run, with what was measured in the place of tables where there is a calibration.
 
     Raises:
         UserError: what was asked for is not there (devices, module names), or contradicts itself.
         NothingFits: no strategy fits; it carries the reason of every rejection and the cheapest ways out.
     """
-    asked = Asked(config=config, topology=topology, model=model, data=data)
+    known = calibration or Chosen()
+    asked = Asked(config=config, topology=topology, model=model, data=data, calibration=known.calibration)
     solution = solve(asked)
     job, found = solution.job, solution.found
-    if found.best is None:
+    config, settled = job.config, replace(asked, config=job.config)
+    if found.best is None or found.fit is None:
         raise _nothing_fits(asked, solution)
-    world = found.best.place.world
+    world, tightest = found.best.place.world, found.fit.ranks
+    trades = trades_of(settled, job, found.best)
     arithmetic = choose_precision(config, world)
     return Plan(
         run_id=run_id,
@@ -49,18 +65,29 @@ def make_plan(config: RunConfig, topology: Topology, model: ModelShape, data: Da
         chosen=found.ranked[0],
         ranked=found.ranked,
         rejected=tuple(Rejection(strategy=entry.strategy, reason=entry.reason) for entry in found.refused),
-        reasons=reasons_for(solution, arithmetic),
-        warnings=_warnings(job, found.best, arithmetic, data),
-        workload=_workload(job, data, rows_per_epoch(data, seq_len=job.seq_len, packing=config.data.packing)),
+        reasons=reasons_for(asked, solution, arithmetic),
+        warnings=(*_warnings(job, found.best, arithmetic, data), *known.warnings),
+        workload=_workload(job, data, packed_rows(data, job.seq_len) if config.data.packing else data.rows),
         topology_fingerprint=fingerprint(topology),
         device_kind=world.devices[0].kind.value,
-        device_name=world.devices[0].name,
-        device_memory_bytes=min(ranks.machine.memory_bytes for ranks in found.best.place.classes),
+        device_name=tightest.device_name,
+        device_memory_bytes=tightest.machine.memory_bytes,
         machine=describe_world(solution.worlds[0]),
         num_fit=found.num_fit,
-        trades=trades_of(asked, job, found.best),
+        trades=trades.single,
+        tree=trades.tree,
+        layers=layer_trades(model, trades.single),
+        shards=uneven_shards(job, solution.worlds[0]),
         knobs=derivation_of(job, found.best),
+        calibration=_use_of(known, job, found.best),
     )
+
+
+def _use_of(known: Chosen, job: Job, best: Point) -> CalibrationUse | None:
+    if known.calibration is None:
+        return None
+    rates = rates_used(setting_of(job, best, 0))
+    return CalibrationUse(file=known.path, made=known.calibration.made, rates=rates)
 
 
 def describe_world(world: World) -> str:
@@ -122,7 +149,9 @@ def _nothing_fits(asked: Asked, solution: Solution) -> NothingFits:
     outs = ways_out(asked) if found.num_misfits else ()
     remedy = "Use a smaller model, data.seq_len or adapter.rank, more devices, or engine=auto."
     if outs:
-        remedy = "The cheapest ways out stand at the end."
+        remedy = f"Ways out stand at the end, {ORDER}."
+        if len(outs) < TOLD:
+            remedy += " No other of the changes that were tried is enough, alone or with a second one."
     elif config.batch.micro is not None:
         remedy = "Leave batch.micro to the planner, or lower it."
     if not found.num_misfits:

@@ -8,10 +8,12 @@ from orchestrator.config import Attention, Checkpointing, Engine, RunConfig
 from orchestrator.estimate import base
 from orchestrator.estimate.calibration import DEVICE_FILL
 from orchestrator.estimate.memory import estimate_memory
-from orchestrator.estimate.setting import Setting, Zero3Knobs
+from orchestrator.estimate.setting import Machine, Setting, Zero3Knobs
 from orchestrator.estimate.time import estimate_time
 from orchestrator.estimate.values import Memory, StepTime, Term
 from orchestrator.planner.dtypes import adapter_dtype
+from orchestrator.planner.groups import Group
+from orchestrator.planner.measured import counted_stack
 from orchestrator.planner.strategy import Zero3Extras
 from orchestrator.planner.ways import Way
 from orchestrator.planner.world import RankClass, World
@@ -79,8 +81,9 @@ class Misfit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Memory of the tightest rank; `margin` is the share that stays free of what it may fill (below 0: a misfit)."""
+    """Memory of the tightest ranks; `margin` is the share that stays free of what they may fill (below 0: a misfit)."""
 
+    ranks: RankClass
     memory: Memory
     margin: float
     misfit: Misfit | None
@@ -91,8 +94,8 @@ def setting_of(job: Job, point: Point, at: int) -> Setting:
     config, place, way = job.config, point.place, point.way
     ranks = place.classes[at]
     machine = ranks.machine
-    if way.residency is not None and way.residency.second_copy:
-        machine = replace(machine, gather_bytes_per_second=_mixed_rate(place.world, way))
+    if way.residency is not None and way.residency.second_copy is not None:
+        machine = _near_gathers(machine, way, way.residency.second_copy)
     return Setting(
         model=job.model,
         adapter=job.adapter,
@@ -114,6 +117,7 @@ def setting_of(job: Job, point: Point, at: int) -> Setting:
         zero3=point.zero3,
         machine=machine,
         stack=config.stack.value,
+        counted=counted_stack(place.world.calibration, config.stack.value),
     )
 
 
@@ -122,10 +126,15 @@ def allocator_of(config: RunConfig, world: World) -> str:
     return config.allocator or (_EXPANDABLE if world.is_gpu else "")
 
 
-def _mixed_rate(world: World, way: Way) -> float:
-    """Mean rate when the forward pass gathers over the network and the others inside the host."""
+def _near_gathers(machine: Machine, way: Way, group: Group) -> Machine:
+    """Mean rate and latency where the forward pass gathers from all ranks, and the others inside a group."""
     inside = 1 if way.checkpointing is Checkpointing.none else 2
-    return (1 + inside) / (1 / world.link_rates[1] + inside / world.host_rates[1])
+    far = machine.link_alpha_seconds if machine.gather_alpha_seconds is None else machine.gather_alpha_seconds
+    return replace(
+        machine,
+        gather_bytes_per_second=(1 + inside) / (1 / machine.gather_bytes_per_second + inside / group.bytes_per_second),
+        gather_alpha_seconds=(far + inside * group.alpha_seconds) / (1 + inside),
+    )
 
 
 def _is_eager(job: Job) -> bool:
@@ -175,7 +184,7 @@ def _with_second_copy(job: Job, memory: Memory, ranks: int) -> Memory:
     packed = sum(
         count * base.linear_packed_bytes(linear, job.config.base.quant, 2) for linear, count in job.model.linear_counts
     )
-    extra = Term(name="second_copy", bytes=-(-packed // ranks), why=f"1/{ranks} of the base's copy in this host (hpZ)")
+    extra = Term(name="second_copy", bytes=-(-packed // ranks), why=f"1/{ranks} of the near copy of the base (hpZ)")
     train = memory.train
     return replace(
         memory,
@@ -197,7 +206,7 @@ def usable_bytes(ranks: RankClass) -> int:
 def _fit(world: World, ranks: RankClass, memory: Memory) -> Fit:
     usable, host = max(1, usable_bytes(ranks)), max(1, ranks.host_bytes)
     fill = max(memory.device_bytes / usable, memory.host_bytes / host)
-    return Fit(memory=memory, margin=1 - fill, misfit=_misfit(world, ranks, memory))
+    return Fit(ranks=ranks, memory=memory, margin=1 - fill, misfit=_misfit(world, ranks, memory))
 
 
 def _misfit(world: World, ranks: RankClass, memory: Memory) -> Misfit | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.estimate.values import PhaseMemory, Term
-from orchestrator.planner.explain_tables import derivations, ranking, rejections, trades
+from orchestrator.planner.explain_tables import derivations, ranking, rates, rejections, trades, tree
 from orchestrator.planner.plan import Plan
 from topology.units import GIB, format_bytes, format_seconds
 
@@ -19,6 +19,8 @@ def explain(plan: Plan) -> str:
         *([rejections(plan)] if plan.rejected else []),
         _memory(plan),
         *([trades(plan)] if plan.trades else []),
+        *([tree(plan)] if plan.tree else []),
+        *([_shards(plan)] if plan.shards else []),
         *([derivations(plan)] if plan.knobs else []),
     ]
     if plan.warnings:
@@ -38,8 +40,14 @@ def _head(plan: Plan) -> str:
                 f"Data     {load.rows:,} rows of {load.mean_tokens:.0f} tokens on average, {load.max_tokens:,} at most "
                 f"({load.data_source}); rows cut at {plan.chosen.strategy.seq_len:,}"
             ),
+            *([f"Rates    measured on {plan.calibration.made} ({plan.calibration.file})"] if plan.calibration else []),
         ]
     )
+
+
+def _shards(plan: Plan) -> str:
+    title = "Uneven shards over all devices (computed only: no engine of this version cuts the base unevenly)"
+    return "\n".join([title, *(f"  {line}" for line in plan.shards)])
 
 
 def explain_estimate(plan: Plan) -> str:
@@ -57,6 +65,7 @@ def explain_estimate(plan: Plan) -> str:
         f"{estimate.tokens_per_second:,.0f} tokens/s without padding"
     )
     blocks.append("\n".join([title, *lines]))
+    blocks.append(rates(plan))
     if plan.warnings:
         blocks.append("\n".join(["Warnings", *(f"  {warning}" for warning in plan.warnings)]))
     return "\n\n".join(blocks) + "\n"
@@ -74,13 +83,15 @@ def _phase_table(plan: Plan, name: str, phase: PhaseMemory, others: str = "") ->
     width = max(len(term.name) for term in terms)
     limit = f" of {format_bytes(plan.device_memory_bytes)}" if plan.device_kind == "gpu" else ""
     host = f", host {format_bytes(phase.host_bytes)}" if plan.device_kind == "gpu" else ""
+    # Where ranks differ, the one whose memory is the tightest.
+    who = f" on {plan.device_name}" if len(set(plan.chosen.strategy.shares)) > 1 and limit else ""
     lines = [
         f"  {term.name:<{width}}  {_size(term.bytes):>10}  {'#' * max(1, round(_BAR * term.bytes / most)):<{_BAR}}  "
         f"{term.why}"
         for term in terms
     ]
     return "\n".join(
-        [f"Memory of a rank while {name}: {format_bytes(phase.device_bytes)}{limit}{host}{others}", *lines]
+        [f"Memory of a rank{who} while {name}: {format_bytes(phase.device_bytes)}{limit}{host}{others}", *lines]
     )
 
 

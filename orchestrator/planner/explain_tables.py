@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from orchestrator.planner.plan import Choice, Plan, Trade
+from orchestrator.planner.ranking import WORTH_MEMORY
+from orchestrator.planner.ways import ENGINES
 from topology.units import GIB, MIB, format_bytes, format_seconds
 
 _RULE = "  "
 _SHOWN_TERMS = 2
 _SHOWN_REJECTIONS = 12
 _LEAST_PERCENT = 0.1
+_UNCERTAIN = ", over links not measured"
 
 
 def ranking(plan: Plan) -> str:
     """The short list: time, memory, and where most of both goes."""
     rows: list[tuple[str, ...]] = [("step", "tokens/s", "device", "host", "time goes to", "memory goes to", "strategy")]
-    rows += [_row(choice) for choice in plan.ranked]
+    places = {(choice.strategy.world_size, choice.strategy.part) for choice in plan.ranked}
+    sizes = Counter(size for size, _ in places)
+    for choice in plan.ranked:
+        has_twin = sizes[choice.strategy.world_size] > 1
+        rows.append(_row(choice, f" ({choice.strategy.part})" if has_twin else ""))
     more = plan.num_fit - len(plan.ranked)
-    end = [f"  and {more} more that fit, none of them faster"] if more > 0 else []
+    end = [f"  and {more} more that fit"] if more > 0 else []
+    end += _order_told(plan)
     title = "Strategies that fit, best first (memory per rank; terms of a step and of training)"
     return "\n".join([title, *table(rows, left=(4, 5, 6)), *end])
 
 
-def _row(choice: Choice) -> tuple[str, ...]:
+def _order_told(plan: Plan) -> list[str]:
+    """Say why a faster way stands below a slower one, where that is so."""
+    rates = [choice.estimate.tokens_per_second for choice in plan.ranked]
+    late = [
+        choice.strategy.engine
+        for at, choice in enumerate(plan.ranked)
+        if rates[at] > (1 + WORTH_MEMORY) * min(rates[: at + 1])
+    ]
+    told = [
+        f"  {engine.value} stands where it would at {ENGINES[engine].handicap:g} times the time, since its gathers "
+        "depend on links that were not measured"
+        for engine in dict.fromkeys(late)
+        if ENGINES[engine].handicap > 1
+    ]
+    return [*told, f"  within {WORTH_MEMORY:.0%} of the time the one with more free memory comes first"]
+
+
+def _row(choice: Choice, part: str) -> tuple[str, ...]:
     estimate = choice.estimate
     times = sorted(estimate.time_terms, key=lambda term: -term.seconds)[:_SHOWN_TERMS]
     terms = sorted(estimate.memory.train.terms, key=lambda term: -term.bytes)[:_SHOWN_TERMS]
@@ -35,7 +61,7 @@ def _row(choice: Choice) -> tuple[str, ...]:
         format_bytes(estimate.memory.host_bytes),
         ", ".join(f"{term.name} {term.seconds / total:.0%}" for term in times),
         ", ".join(f"{term.name} {size(term.bytes)}" for term in terms),
-        choice.strategy.label,
+        choice.strategy.label + part,
     )
 
 
@@ -54,14 +80,22 @@ def table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
 
 def rejections(plan: Plan) -> str:
     """What does not fit, nearest to fitting first; equal reasons stand together."""
-    lines = [f"  {rejection.strategy}: {rejection.reason}" for rejection in plan.rejected]
+    same: dict[str, list[str]] = {}
+    for rejection in plan.rejected:
+        same.setdefault(rejection.reason, []).append(rejection.strategy)
+    lines = {reason: f"  {_and_more(strategies)}: {reason}" for reason, strategies in same.items()}
     # What cannot be combined stands at the end, and is always told.
-    needs = [line for line, entry in zip(lines, plan.rejected, strict=True) if " missing" in entry.reason]
-    others = [line for line in lines if line not in needs]
+    needs = [line for reason, line in lines.items() if " missing" in reason]
+    others = [line for reason, line in lines.items() if " missing" not in reason]
     room = max(1, _SHOWN_REJECTIONS - len(others))
     more = len(needs) - room
     end = [f"  and {more} more that need more memory still (plan.json has them all)"] if more > 0 else []
     return "\n".join(["Rejected, nearest to fitting first", *needs[:room], *end, *others])
+
+
+def _and_more(strategies: Sequence[str]) -> str:
+    first, *others = strategies
+    return first if not others else f"{first}, and {len(others)} more"
 
 
 def trades(plan: Plan) -> str:
@@ -71,7 +105,7 @@ def trades(plan: Plan) -> str:
     lines = []
     if saving:
         lines.append("If memory runs short, in this order (saved per rank while training, by percent of a step)")
-        rows = [(f"{number}.", trade.change, *_price(trade, plan)) for number, trade in enumerate(saving, 1)]
+        rows = [(f"{number}.", trade.change, *_price(trade)) for number, trade in enumerate(saving, 1)]
         lines += table(rows, left=(1, 4))
     if buying:
         lines.append("What faster steps would take")
@@ -80,15 +114,59 @@ def trades(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _price(trade: Trade, plan: Plan) -> tuple[str, str, str]:
-    percent = trade.time_percent
+def _price(trade: Trade) -> tuple[str, str, str]:
+    each = _each(trade.saved_bytes, trade.time_percent) + _uncertain(trade.change)
+    return f"saves {size(trade.saved_bytes)}", f"{trade.time_percent:+.1f}%", each
+
+
+def _uncertain(change: str) -> str:
+    """Mark what stands behind its own estimate, as in the ranking."""
+    return _UNCERTAIN if "engine=zero3" in change else ""
+
+
+def _each(saved_bytes: int, percent: float) -> str:
     if percent < _LEAST_PERCENT:
-        each = "for nothing" if percent > -_LEAST_PERCENT else "and faster"
-    else:
-        each = f"{size(round(trade.saved_bytes / percent))} per percent"
-        if trade.change.startswith("recompute"):
-            each += f", {size(trade.saved_bytes // plan.workload.layers)} a layer"
-    return f"saves {size(trade.saved_bytes)}", f"{percent:+.1f}%", each
+        return "for nothing" if percent > -_LEAST_PERCENT else "and faster"
+    return f"{size(round(saved_bytes / percent))} per percent"
+
+
+def tree(plan: Plan) -> str:
+    """What to do when so much memory must be freed, and what the three ways cost in each group of layers."""
+    lines = ["Decision tree: a rank must free memory while training (each line evaluated as a whole)"]
+    ends = [*["├─"] * len(plan.tree), "└─"]
+    rows = [
+        (
+            end,
+            f"up to {size(branch.freed_bytes)}:",
+            " ".join(branch.settings),
+            f"{branch.time_percent:+.1f}% time",
+            _uncertain(" ".join(branch.settings)).removeprefix(", "),
+        )
+        for end, branch in zip(ends, plan.tree, strict=False)
+    ]
+    larger = "larger cards" if plan.device_kind == "gpu" else "more memory"
+    rows.append((ends[-1], "more:", f"none of these; shorter rows (data.seq_len), a smaller base or {larger}", "", ""))
+    lines += table(rows, left=(0, 1, 2, 4))
+    if plan.layers:
+        lines.append(
+            "By layers that are alike (bytes and time of one layer; all layers change together in this version)"
+        )
+        lines += table([_layer_row(at, plan) for at in range(len(plan.layers))], left=(0, 1, 4))
+    return "\n".join(lines)
+
+
+def _layer_row(at: int, plan: Plan) -> tuple[str, ...]:
+    trade = plan.layers[at]
+    same = [other.change for other in plan.layers if other.layers == trade.layers]
+    first = next(entry.change for entry in plan.trades if entry.change in same)  # trades stand by their price
+    return (
+        f"layers {trade.layers}",
+        trade.change,
+        f"saves {size(trade.saved_bytes // trade.count)} each",
+        f"{trade.time_percent / trade.count:+.2f}%",
+        _each(trade.saved_bytes, trade.time_percent)
+        + (", first here" if trade.change == first else _uncertain(trade.change)),
+    )
 
 
 def _need(trade: Trade) -> str:
@@ -104,6 +182,29 @@ def derivations(plan: Plan) -> str:
     rows = [(knob.name, f"{knob.value:,} {knob.unit}", knob.why) for knob in plan.knobs]
     title = "Settings of ZeRO-3 (elements of the stored dtype, not bytes)"
     return "\n".join([title, *table(rows, left=(0, 2))])
+
+
+def rates(plan: Plan) -> str:
+    """What the estimate stands on, and where each number comes from."""
+    if plan.calibration is None:
+        return "Rates    from tables; `trainmaster bench` measures this machine's own"
+    rows = [(rate.name, rate_text(rate.value, rate.unit), rate.source) for rate in plan.calibration.rates]
+    return "\n".join(["Rates of a rank", *table(rows, left=(0, 2))])
+
+
+def rate_text(value: float, unit: str) -> str:
+    """Write a number of a calibration as people read it: 31.4 GFLOP/s, 2.3 us, 0.9 GiB, 12 bytes a logit."""
+    if unit == "bytes":
+        return format_bytes(round(value))
+    if unit == "s":
+        return format_seconds(value)
+    if unit == "weights/s":
+        return f"{value / 1e9:.3g} billion {unit}"
+    if not unit.endswith("/s"):
+        return f"{value:.4g} {unit}"
+    power = next((step for step in (12, 9, 6, 3) if value >= 10**step), 0)
+    sign = {12: "T", 9: "G", 6: "M", 3: "k", 0: ""}[power]
+    return f"{value / 10**power:.3g} {sign}{unit.replace('bytes', 'B')}"
 
 
 def size(size_bytes: int) -> str:

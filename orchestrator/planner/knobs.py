@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from orchestrator.config import Offload, RunConfig
 from orchestrator.estimate.base import linear_packed_bytes
 from orchestrator.estimate.setting import Machine, Zero3Knobs, storage_bytes
+from orchestrator.planner.groups import Group
 from orchestrator.planner.strategy import Zero3Extras
 from orchestrator.planner.ways import Residency
 from orchestrator.planner.world import World
@@ -64,16 +65,15 @@ def derive(
     """Derive what the user left open; returns the settings and how each came about."""
     engine, size = config.engine, storage_bytes(config.base.quant, ground.compute_dtype)
     layer = -(-sum(linear_packed_bytes(x, config.base.quant, size) for x in model.linears) // size)
-    outer = 2 * model.vocab * model.hidden
     prefetch = _given("engine.prefetch_bucket_size", engine.prefetch_bucket_size, _prefetch(model, ground, layer, size))
     live = _given(
         "engine.max_live_parameters",
         engine.max_live_parameters,
         _knob(
             "max_live_parameters",
-            layer + prefetch.value + outer,
-            f"the layer at work ({layer:,}), what is prefetched ({prefetch.value:,}), and embedding and head, which "
-            f"are gathered whole ({outer:,})",
+            layer + prefetch.value,
+            f"the layer at work ({layer:,}) and what is prefetched ({prefetch.value:,}): prefetching fills what is "
+            "left free, and embedding and head are gathered whatever it says",
         ),
     )
     reuse = _given(
@@ -142,10 +142,11 @@ def _persistence(model: ModelShape, ground: Ground, size: int) -> Knob:
     if model.total_params < _SMALL_MODEL_PARAMS:
         return _knob(name, 0, "0: in a model below a billion parameters whole projections would stay on every rank")
     machine = ground.machine
-    even = int(machine.link_alpha_seconds * machine.gather_bytes_per_second / size)
+    alpha = machine.link_alpha_seconds if machine.gather_alpha_seconds is None else machine.gather_alpha_seconds
+    even = int(alpha * machine.gather_bytes_per_second / size)
     value = max(model.hidden, min(10 * model.hidden, even))
     why = (
-        f"a gather of {even:,} takes as long as its latency ({format_seconds(machine.link_alpha_seconds)}); kept "
+        f"a gather of {even:,} takes as long as its latency ({format_seconds(alpha)}); kept "
         f"between hidden ({model.hidden:,}: norms and biases) and 10 x hidden (no projection)"
     )
     return _knob(name, value, why)
@@ -175,9 +176,9 @@ def _extras(
     if on_nvme:
         why = "master copy, gradient and two moments of the piece at work"
         knobs.append(Knob(name="offload_optimizer.buffer_count", value=_ADAM_STATES, unit="buffers", why=why))
-    hpz = world.processes_per_node if residency.second_copy else 1
-    if len(world.hosts) > 1:
-        knobs.append(_hpz(world, hpz))
+    hpz = 1 if residency.second_copy is None else residency.second_copy.ranks
+    if world.groups:
+        knobs += [_hpz(world, residency), _mics(world)]
     extras = Zero3Extras(
         sub_group_size=group,
         hpz_partition_size=hpz,
@@ -188,13 +189,29 @@ def _extras(
     return extras, tuple(knobs)
 
 
-def _hpz(world: World, hpz: int) -> Knob:
-    island = f"{world.processes_per_node} ranks of a host reach each other at {format_rate(world.host_rates[1])}"
-    across = f"the network gives {format_rate(world.link_rates[1])}"
-    why = f"{island}, {across}: a second copy of the base in each host spares the network in the backward pass"
-    if hpz == 1:
-        why = f"{island}, {across}; no second copy: offloaded, or without room for it"
-    return Knob(name="zero_hpz_partition_size", value=hpz, unit="ranks", why=why)
+def _hpz(world: World, residency: Residency) -> Knob:
+    """The group of ranks with a second copy of the base among them: an island, or a host without one."""
+    name, chosen = "zero_hpz_partition_size", residency.second_copy
+    if chosen is None:
+        why = f"{_inside(world, world.groups[-1])}; no second copy: offloaded, without room for it, or no faster"
+        return Knob(name=name, value=1, unit="ranks", why=why)
+    why = f"{_inside(world, chosen)}: a second copy of the base in each {chosen.name} spares them in the backward pass"
+    return Knob(name=name, value=chosen.ranks, unit="ranks", why=why)
+
+
+def _mics(world: World) -> Knob:
+    """What the group would be, and why it is not used: the shards would then lie in it alone."""
+    group = world.groups[0]
+    why = (
+        f"not used: the {group.name} would be the group ({group.ranks} ranks), but DeepSpeed 0.19 has removed MiCS and "
+        "refuses the setting; zero_hpz_partition_size is what is left of it"
+    )
+    return Knob(name="mics_shard_size", value=-1, unit="ranks (all)", why=why)
+
+
+def _inside(world: World, group: Group) -> str:
+    rates = f"{format_rate(group.bytes_per_second)}, all {world.size} at {format_rate(world.link_rates[1])}"
+    return f"{group.ranks} ranks of an {group.name} gather at {rates}".replace("an host", "a host")
 
 
 def _knob(name: str, value: int, why: str) -> Knob:

@@ -14,6 +14,7 @@ from orchestrator.errors import Problem, UserError
 from orchestrator.estimate.values import Estimate
 from orchestrator.planner.codec import MalformedError, decode, encode
 from orchestrator.planner.knobs import Knob
+from orchestrator.planner.measured import CalibrationUse
 from orchestrator.planner.strategy import Strategy
 
 SCHEMA: Final = 1
@@ -55,6 +56,42 @@ class Trade:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """Of the decision tree: what frees so many bytes of a rank's device at the least cost of time.
+
+    Attributes:
+        freed_bytes: of the device's peak while training.
+        settings: as the user would type them; evaluated together.
+        time_percent: change of the time per token, in percent.
+        fits: whether it could be run.
+    """
+
+    freed_bytes: int
+    settings: tuple[str, ...]
+    time_percent: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTrade:
+    """What one change saves and costs in layers that are alike.
+
+    Attributes:
+        layers: their indices in short.
+        count: how many they are.
+        change: in words, and as the user would ask for it for all layers.
+        saved_bytes: of a rank's device, by all layers of the group.
+        time_percent: change of the time per token that the group causes, in percent.
+    """
+
+    layers: str
+    count: int
+    change: str
+    saved_bytes: int
+    time_percent: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What is trained, for people and reports. Counts are parameters, rows and tokens."""
 
@@ -89,11 +126,15 @@ class Plan:
         warnings: what the user should know.
         topology_fingerprint: of the machine that was planned for.
         device_kind: `gpu` or `cpu`.
-        device_name: of the ranks' devices.
+        device_name, device_memory_bytes: of the device whose memory is the tightest: that of the chosen estimate.
         machine: the machine in one line.
         num_fit: how many ways to run fit; `ranked` holds the first of them.
         trades: what memory costs: changes of the chosen strategy, best bargain first.
+        tree: the cheapest changes, alone or together, for more and more bytes to be freed.
+        shards: in words, how the base would be cut over devices that differ; empty where they do not.
+        layers: what recompute, offload and a smaller adapter save and cost by groups of layers.
         knobs: settings of the chosen engine, each with its derivation.
+        calibration: what was measured of what the estimates stand on; None where all of it is from tables.
     """
 
     schema: int = SCHEMA
@@ -112,7 +153,11 @@ class Plan:
     machine: str
     num_fit: int = 0
     trades: tuple[Trade, ...] = ()
+    tree: tuple[Branch, ...] = ()
+    layers: tuple[LayerTrade, ...] = ()
+    shards: tuple[str, ...] = ()
     knobs: tuple[Knob, ...] = ()
+    calibration: CalibrationUse | None = None
 
     def __post_init__(self) -> None:
         """Refuse a choice that is not the best of those that fit."""

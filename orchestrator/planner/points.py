@@ -11,7 +11,7 @@ from orchestrator.planner.assign import forced_micro, micro_options, share_rows
 from orchestrator.planner.dtypes import adapter_dtype, choose_precision, quant_storage
 from orchestrator.planner.evaluate import Job, Place, Point, allocator_of, layer_seconds, setting_of
 from orchestrator.planner.knobs import Ground, Knob, derive
-from orchestrator.planner.strategy import Strategy, ranks_label
+from orchestrator.planner.strategy import Strategy, micro_label, options_label, ranks_label
 from orchestrator.planner.ways import ENGINES, Way
 from orchestrator.planner.world import World, device_classes, machines, rank_classes
 
@@ -99,13 +99,16 @@ def _ground(job: Job, point: Point, seconds: float | None) -> Ground:
     )
 
 
-def label_of(point: Point) -> str:
+def label_of(job: Job, point: Point) -> str:
     """The strategy's label, without making it for every rank."""
     world = point.place.world
-    copies = point.way.residency is not None and point.way.residency.second_copy
-    who = ranks_label(point.way.engine, point.zero3, world.size, len(world.hosts), second_copy=copies)
-    micro = f"micro-batch {max(point.micro)} x {point.accumulation}"
-    return f"{who}, {micro}, checkpointing {point.way.checkpointing.value}, {point.place.precision}"
+    copy = None if point.way.residency is None else point.way.residency.second_copy
+    who = ranks_label(
+        point.way.engine, point.zero3, world.size, len(world.hosts), copy_ranks=1 if copy is None else copy.ranks
+    )
+    micro = micro_label(point.micro, point.accumulation)
+    end = options_label(packing=bool(job.config.data.packing), optimizer=job.config.optimizer.name)
+    return f"{who}, {micro}, checkpointing {point.way.checkpointing.value}, {point.place.precision}{end}"
 
 
 def strategy_of(job: Job, point: Point) -> Strategy:
@@ -132,7 +135,7 @@ def strategy_of(job: Job, point: Point) -> Strategy:
         threads_per_process=world.threads_per_process,
         zero3=point.zero3,
         optimizer=config.optimizer.name,
-        packing=config.data.packing,
+        packing=bool(config.data.packing),
         padding=config.data.padding,
         seq_len=job.seq_len,
         part=world.label,

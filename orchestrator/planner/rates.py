@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from orchestrator.calibration_file import Calibration
 from orchestrator.errors import Problem, UserError
 from orchestrator.estimate import calibration as c
 from orchestrator.estimate.setting import Machine
+from orchestrator.planner.measured import thread_share, with_calibration
 from topology.grouping import connected
 from topology.hardware import Peak, cpu_peak, peak
 from topology.hardware import Precision as PeakPrecision
@@ -40,7 +42,15 @@ def host_share_bytes(host: Host, ranks: int) -> int:
     return (memory_of(host) if available is None else available) // ranks
 
 
-def machine_of(device: Device, host: Host, precision: str, *, cores: float, link_rates: tuple[float, float]) -> Machine:
+def machine_of(
+    device: Device,
+    host: Host,
+    precision: str,
+    *,
+    cores: float,
+    link_rates: tuple[float, float],
+    calibration: Calibration | None = None,
+) -> Machine:
     """What a rank on `device` can expect, for arithmetic in `precision`.
 
     Args:
@@ -49,13 +59,14 @@ def machine_of(device: Device, host: Host, precision: str, *, cores: float, link
         precision: of the passes.
         cores: that a CPU rank can count on.
         link_rates: of all-reduce and all-gather, in bytes per second.
+        calibration: what was measured, for this kind of device or another.
     """
     is_gpu = device.kind is DeviceKind.gpu
     known = peak(device.name, device.memory_bytes) if is_gpu else cpu_peak(device, host.clock_hz, host.threads_per_core)
     flops, memory_rate = _rates(device, known, precision, cores)
     alpha = c.NCCL_ALPHA_SECONDS if is_gpu else c.GLOO_ALPHA_SECONDS
     reduce_rate, gather_rate = link_rates
-    return Machine(
+    machine = Machine(
         is_gpu=is_gpu,
         memory_bytes=memory_of(device),
         flops_per_second=flops,
@@ -68,6 +79,7 @@ def machine_of(device: Device, host: Host, precision: str, *, cores: float, link
         known=known is not None,
         device_name=device.name,
     )
+    return with_calibration(machine, calibration, precision)
 
 
 def _rates(device: Device, known: Peak | None, precision: str, cores: float) -> tuple[float, float]:
@@ -82,9 +94,7 @@ def _rates(device: Device, known: Peak | None, precision: str, cores: float) -> 
     flops = rates.get(PeakPrecision(precision)) or rates.get(PeakPrecision.fp32) or c.FALLBACK_FLOPS_GPU.value
     if is_gpu:
         return flops, known.memory_bytes_per_second
-    # Threads of one rank wait for each other at every small product.
-    extra = max(0.0, cores - 1) * c.EXTRA_THREAD_GAIN_CPU.value
-    share = (min(1.0, cores) + extra) / device.cores
+    share = thread_share(cores) / device.cores
     return flops * share, known.memory_bytes_per_second * share
 
 

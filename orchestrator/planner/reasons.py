@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from orchestrator.config import Checkpointing, Engine
+from orchestrator.config import Checkpointing, Engine, Optimizer
 from orchestrator.planner.dtypes import Arithmetic
 from orchestrator.planner.evaluate import usable_bytes
 from orchestrator.planner.plan import Choice
 from orchestrator.planner.ranking import WORTH_MEMORY
 from orchestrator.planner.search import Found
-from orchestrator.planner.solve import Solution
+from orchestrator.planner.solve import Asked, Solution
 from orchestrator.planner.strategy import Strategy
+from orchestrator.planner.variants import OPTIMIZER_HANDICAP, packed_rows, packing_conflict
 from orchestrator.planner.ways import ENGINES
 from topology.units import format_bytes, format_seconds
 
 
-def reasons_for(solution: Solution, arithmetic: Arithmetic) -> tuple[str, ...]:
-    """Explain engine, devices, micro-batch, checkpointing and precision of the first of the ranked ones."""
+def reasons_for(asked: Asked, solution: Solution, arithmetic: Arithmetic) -> tuple[str, ...]:
+    """Explain engine, devices, micro-batch, checkpointing and what else was open, of the first of the ranked ones."""
     found = solution.found
     return (
         *solution.worlds[0].reasons,
         _engine(solution),
         *_devices(solution),
         _micro(solution, found.ranked[0].strategy),
-        _checkpointing(found),
+        _checkpointing(asked, found),
+        *_packing(asked, solution),
+        *_optimizer(asked, solution),
         _sentence(arithmetic.reason),
     )
 
@@ -34,11 +37,12 @@ def _engine(solution: Solution) -> str:
     if solution.job.config.engine.name is not Engine.auto:
         return f"Engine {strategy.engine.value} was asked for."
     memory = chosen.estimate.memory.device_bytes
-    limit = 0 if found.best is None else min(usable_bytes(ranks) for ranks in found.best.place.classes)
+    limit = 0 if found.fit is None else usable_bytes(found.fit.ranks)
     other = next((c for c in found.ranked if c.strategy.engine is not strategy.engine), None)
     if strategy.engine is Engine.ddp:
         fits = f"needs {format_bytes(memory)} of the {format_bytes(limit)} it may fill"
-        copy = f"The whole base fits on every device ({fits}), so nothing is sharded and only adapter gradients travel"
+        devices = "the device" if strategy.world_size == 1 else f"each of these {strategy.world_size} devices"
+        copy = f"The whole base fits on {devices} ({fits}), so nothing is sharded and only adapter gradients travel"
         if other is None:
             return f"{copy}."
         return f"{copy}; {_not_taken(other, chosen)}."
@@ -51,12 +55,15 @@ def _engine(solution: Solution) -> str:
 
 def _not_taken(other: Choice, chosen: Choice) -> str:
     name, ratio = other.strategy.engine.value, chosen.estimate.tokens_per_second / other.estimate.tokens_per_second
-    if ratio >= 1:
+    if abs(ratio - 1) <= WORTH_MEMORY:
+        return f"{name} would gather the base in every pass and take as long"
+    if ratio > 1:
         return f"{name} would gather the base in every pass and take {_times(other, chosen)} as long"
     factor = ENGINES[other.strategy.engine].handicap
     return (
         f"{name} is estimated at {ratio:.2f} of the time, but gathers the base in every pass over links that were not "
-        f"measured: it is taken by itself when {factor:g} times as fast, or with engine={name}"
+        f"measured, and both estimates may be 15% off: it is taken by itself when {factor:g} times as fast, or with "
+        f"engine={name}"
     )
 
 
@@ -75,9 +82,18 @@ def _devices(solution: Solution) -> tuple[str, ...]:
         fewer = f"{part.strategy.world_size} of them ({_part(part)})"
         return (f"All {whole} devices are used: {fewer} would take {_times(part, chosen)} as long.",)
     if not more:
-        return (f"{used} of {whole} devices ({_part(chosen)}): with more of them nothing fits.",)
+        return (f"{used} of {whole} devices ({_part(chosen)}): with more of them nothing fits{_nearest(solution)}.",)
     times = _times(more[0], chosen)
     return (f"{used} of {whole} devices ({_part(chosen)}): {more[0].strategy.world_size} would take {times} as long.",)
+
+
+def _nearest(solution: Solution) -> str:
+    """What misses least on all devices."""
+    label = f" on {solution.worlds[0].size} ranks"
+    near = next((entry for entry in solution.found.refused if label in entry.strategy and entry.missing_bytes), None)
+    if near is None:
+        return ""
+    return f" ({near.strategy.partition(' on ')[0]} lacks {format_bytes(near.missing_bytes)} on a device)"
 
 
 def _part(choice: Choice) -> str:
@@ -94,11 +110,18 @@ def _micro(solution: Solution, strategy: Strategy) -> str:
     if solution.job.config.batch.micro is not None:
         return f"A micro-batch of {micro} was asked for: {passes} forward passes make the {strategy.global_batch} rows."
     shares = sorted(set(strategy.shares))
-    uneven = "" if len(shares) == 1 else f" (ranks take {shares[0]} to {shares[-1]} of them{_than_even(solution)})"
+    uneven = f" (ranks take {shares[0]} to {shares[-1]} of them{_than_even(solution)})" if len(shares) > 1 else ""
+    best = solution.found.best
+    if best is not None and not uneven and len(best.place.classes) > 1:
+        uneven = f" (equal rows for all: sharing them by speed saves less than {WORTH_MEMORY:.0%} of a step)"
+    whose = f"the {strategy.global_batch} rows"
+    if strategy.world_size > 1:
+        whose = f"a rank's {max(shares)} of {whose}"
     if passes == 1:
-        return f"A rank's {max(shares)} rows fit in one forward pass{uneven}, so nothing is accumulated."
+        rows = "1 row fits" if max(shares) == 1 else f"{max(shares)} rows fit"
+        return f"A rank's {rows} in one forward pass{uneven}, so nothing is accumulated."
     return (
-        f"A micro-batch of {micro} makes the {strategy.global_batch} rows in {passes} passes{uneven}; a larger one "
+        f"A micro-batch of {micro} makes {whose} in {passes} passes{uneven}; a larger one "
         f"does not fit or saves less than {WORTH_MEMORY:.0%} of a step."
     )
 
@@ -108,10 +131,10 @@ def _than_even(solution: Solution) -> str:
     even, chosen = solution.found.even_seconds, solution.found.ranked[0].estimate.step_seconds
     if even is None:
         return ""
-    return f", by their speed: equal shares would take {even / chosen:.2f} times as long"
+    return f", by their speed: equal shares would take {even / chosen:.2f} times as long at best"
 
 
-def _checkpointing(found: Found) -> str:
+def _checkpointing(asked: Asked, found: Found) -> str:
     chosen = found.ranked[0]
     strategy = chosen.strategy
     step = format_seconds(chosen.estimate.step_seconds)
@@ -121,13 +144,59 @@ def _checkpointing(found: Found) -> str:
     if strategy.checkpointing is Checkpointing.none:
         return f"All activations fit, so none is recomputed (a step takes about {step})."
     start = f"Checkpointing {strategy.checkpointing.value} (a step takes about {step})"
+    if asked.config.checkpointing is not Checkpointing.auto:
+        return f"{start} was asked for."
     if not others:
-        return f"{start}: keeping all activations does not fit or was not asked for."
+        return f"{start}: keeping all activations does not fit."
     best = min(others, key=lambda choice: choice.estimate.step_seconds)
     shown = format_seconds(best.estimate.step_seconds)
     return (
         f"{start}: checkpointing {best.strategy.checkpointing.value} takes {shown} with its best micro-batch that fits."
     )
+
+
+def _packing(asked: Asked, solution: Solution) -> tuple[str, ...]:
+    """Why rows are packed or not, where that was open; and what a step then holds."""
+    if asked.config.data.packing is not None:
+        return ()
+    chosen, job = solution.found.ranked[0], solution.job
+    conflict = packing_conflict(asked.config, asked.model, asked.data)
+    if conflict is not None:
+        return (f"Rows are not packed: {conflict}.",)
+    other = next((c for c in solution.found.ranked if c.strategy.packing is not chosen.strategy.packing), None)
+    if not chosen.strategy.packing:
+        why = f"would take {_times(other, chosen)} as long a token" if other is not None else "does not fit"
+        return (f"Rows are not packed: packing {why}.",)
+    gain = "without packing nothing fits"
+    if other is not None:
+        gain = f"a token of the data takes {chosen.estimate.tokens_per_second / other.estimate.tokens_per_second:.1f} "
+        gain += "times as long without"
+    held = job.batch.real_tokens_per_row / asked.data.mean_tokens
+    rows, batch = packed_rows(asked.data, job.seq_len), asked.config.batch.global_
+    steps, before = max(1, rows // batch), max(1, asked.data.rows // batch)
+    text = (
+        f"Rows are packed: {gain}. A packed row holds about {held:.0f} rows of the data, so a step of {batch} takes "
+        f"{held:.0f} times as many tokens, and an epoch {steps:,} step{'s' if steps > 1 else ''}, not {before:,}: "
+        "lower batch.global to keep the tokens of a step."
+    )
+    return (text,)
+
+
+def _optimizer(asked: Asked, solution: Solution) -> tuple[str, ...]:
+    """Why this optimizer, where it was open."""
+    if asked.config.optimizer.name is not Optimizer.auto or not solution.worlds[0].is_gpu:
+        return ()
+    chosen = solution.found.ranked[0]
+    name = chosen.strategy.optimizer
+    others = [c for c in solution.found.ranked if c.strategy.optimizer is not name]
+    if name is Optimizer.adamw:
+        least = f"{OPTIMIZER_HANDICAP[Optimizer.adamw_8bit] - 1:.0%}"
+        why = f"moments in 8 bits save memory, not time, and are taken where their room makes steps {least} faster"
+    elif not others:
+        why = "with another one nothing fits"
+    else:
+        why = f"its room pays, {others[0].strategy.optimizer.value} would take {_times(others[0], chosen)} as long"
+    return (f"Optimizer {name.value}: {why}.",)
 
 
 def _sentence(text: str) -> str:

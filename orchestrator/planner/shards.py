@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -104,12 +105,8 @@ def explain_cut(ranks: Sequence[ShardRank], cut: Cut) -> str:
     lines = [
         f"{format_bytes(total)} of frozen weights over {len(ranks)} ranks, {cut.gather.value}, {_time(cut)} a gather"
     ]
-    for rank, device, host in zip(ranks, cut.device, cut.host, strict=True):
-        full = " (full)" if device > _FULL * rank.device_bytes else ""
-        text = f"  {rank.name}: {format_bytes(device)} of {format_bytes(rank.device_bytes)} on the device{full}"
-        if host:
-            text += f", {format_bytes(host)} in host memory at {format_rate(rank.host_bytes_per_second)}"
-        lines.append(f"{text}, links {format_rate(rank.out_bytes_per_second)}")
+    alike = Counter(_held(*rank, total) for rank in zip(ranks, cut.device, cut.host, strict=True))
+    lines += [f"  {f'{count} x ' if count > 1 else ''}{text}" for text, count in alike.items()]
     equal = equal_cut(ranks, total)
     if equal is None:
         lines.append("  Equal shards do not fit.")
@@ -117,6 +114,15 @@ def explain_cut(ranks: Sequence[ShardRank], cut: Cut) -> str:
         times = equal.seconds / cut.seconds if cut.seconds else 1.0
         lines.append(f"  Equal shards would take {_time(equal)}, {times:.2f} times as long.")
     return "\n".join(lines)
+
+
+def _held(rank: ShardRank, device: int, host: int, total: int) -> str:
+    full = " (full)" if device > _FULL * rank.device_bytes else ""
+    text = f"{rank.name}: {format_bytes(device)} of {format_bytes(rank.device_bytes)} on the device{full}"
+    if host:
+        text += f", {format_bytes(host)} in host memory at {format_rate(rank.host_bytes_per_second)}"
+    budget = f"{format_bytes(total + host)} of {format_bytes(rank.window_bytes)} a pass through its memory"
+    return f"{text}, links {format_rate(rank.out_bytes_per_second)}, {budget}"
 
 
 def _time(cut: Cut) -> str:

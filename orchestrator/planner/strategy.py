@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.config import Checkpointing, Engine, Offload, Optimizer, Padding
@@ -106,21 +107,36 @@ class Strategy:
     @property
     def label(self) -> str:
         """Short name for tables."""
-        copies = self.extras is not None and self.extras.hpz_partition_size > 1
-        who = ranks_label(self.engine, self.zero3, self.world_size, self.num_nodes, second_copy=copies)
-        micro = f"micro-batch {max(self.micro)} x {self.accumulation}"
-        return f"{who}, {micro}, checkpointing {self.checkpointing.value}, {self.precision}"
+        copy = 1 if self.extras is None else self.extras.hpz_partition_size
+        who = ranks_label(self.engine, self.zero3, self.world_size, self.num_nodes, copy_ranks=copy)
+        micro = micro_label(self.micro, self.accumulation)
+        end = options_label(packing=self.packing, optimizer=self.optimizer)
+        return f"{who}, {micro}, checkpointing {self.checkpointing.value}, {self.precision}{end}"
 
 
 def ranks_label(
-    engine: Engine, zero3: Zero3Knobs | None, world_size: int, num_nodes: int, *, second_copy: bool = False
+    engine: Engine, zero3: Zero3Knobs | None, world_size: int, num_nodes: int, *, copy_ranks: int = 1
 ) -> str:
-    """Name engine, ranks and residency of a way to run."""
+    """Name engine, ranks and residency of a way to run; `copy_ranks` hold a second copy of the base among them."""
     ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
     if num_nodes > 1:
         ranks += f" of {num_nodes} hosts"
     offload = "" if zero3 is None else f", {residency_label(zero3.offload_param, zero3.offload_optimizer)}"
-    return f"{engine.value} on {ranks}{offload}" + (", a copy in each host" if second_copy else "")
+    if copy_ranks > 1:
+        host = num_nodes > 1 and copy_ranks == world_size // num_nodes
+        offload += ", a copy in each " + ("host" if host else f"island of {copy_ranks}")
+    return f"{engine.value} on {ranks}{offload}"
+
+
+def micro_label(micro: Sequence[int], accumulation: int) -> str:
+    """Name rows of a forward pass, from the fewest to the most of a rank, and passes of a step."""
+    rows = str(max(micro)) if min(micro) == max(micro) else f"{min(micro)} to {max(micro)}"
+    return f"micro-batch {rows} x {accumulation}"
+
+
+def options_label(*, packing: bool, optimizer: Optimizer) -> str:
+    """Name packing and optimizer where they are not the usual ones."""
+    return (", packed rows" if packing else "") + ("" if optimizer is Optimizer.adamw else f", {optimizer.value}")
 
 
 def residency_label(param: Offload, optimizer: Offload) -> str:

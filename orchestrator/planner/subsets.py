@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from orchestrator.config import Backend, RunConfig
 from orchestrator.errors import Problem, UserError
+from orchestrator.planner.groups import Near, alike_hosts, groups_of, has_nvlink, near_of
 from orchestrator.planner.rates import CPU_LINK_RATES, bottleneck, cores_of, link_rates, pair_rate
 from orchestrator.planner.world import World, device_classes
 from topology.grouping import connected
@@ -15,8 +16,6 @@ from topology.model import Device, DeviceKind, Host, Pair, Topology
 _CPU_RANKS = 2
 _MOST_THREADS = 8
 _MOST_KINDS = 4
-
-Near = Mapping[str, Sequence[Pair]]  # the pairs of each host, by its name
 
 
 def choose_worlds(config: RunConfig, topology: Topology) -> tuple[World, ...]:
@@ -32,7 +31,7 @@ def choose_worlds(config: RunConfig, topology: Topology) -> tuple[World, ...]:
     gpus = [tuple(device for device in host.devices if device.kind is DeviceKind.gpu) for host in hosts]
     if not all(gpus):
         return (_cpu_world(config, hosts),)
-    near = _by_host(topology.pairs, hosts)
+    near = near_of(topology)
     full = _full_world(config, near, hosts, gpus)
     if config.devices or config.launch.backend is Backend.local:
         return (full,)
@@ -66,7 +65,7 @@ def _full_world(config: RunConfig, near: Near, hosts: tuple[Host, ...], gpus: li
             f"Use devices={found * len(hosts)}, or 0 for all",
         )
     num_hosts, per_host, reasons, warnings = _limit(config, len(hosts), wanted)
-    chosen = [_nearest(devices, near[host.name], per_host) for host, devices in zip(hosts, gpus, strict=True)]
+    chosen = [_nearest(devices, near.pairs[host.name], per_host) for host, devices in zip(hosts, gpus, strict=True)]
     chosen = chosen[:num_hosts]
     world = _gpu_world(near, hosts[:num_hosts], chosen, "all GPUs" if per_host == found else "the GPUs asked for")
     return replace(world, reasons=reasons, warnings=(*warnings, *world.warnings))
@@ -98,7 +97,8 @@ def _parts(near: Near, hosts: tuple[Host, ...], gpus: list[tuple[Device, ...]]) 
     # Kinds with many hosts first; a cluster of many kinds is not worth a look at each.
     kinds = dict(sorted(kinds.items(), key=lambda item: -len(item[1]))[:_MOST_KINDS])
     groups = [("all GPUs", list(range(len(hosts))))]
-    groups += [(f"the hosts with {gpus[same[0]][0].name}", same) for same in kinds.values() if len(kinds) > 1]
+    hosts_of_kind = [(f"the host{'s' if len(x) > 1 else ''} with {gpus[x[0]][0].name}", x) for x in kinds.values()]
+    groups += hosts_of_kind if len(kinds) > 1 else []
     groups += [(f"{len(same) // 2} of {len(hosts)} hosts", same[: len(same) // 2]) for same in kinds.values()]
     groups += [("one host", same[:1]) for same in kinds.values()]
     for label, chosen in groups:
@@ -107,17 +107,8 @@ def _parts(near: Near, hosts: tuple[Host, ...], gpus: list[tuple[Device, ...]]) 
             yield _gpu_world(near, tuple(hosts[at] for at in chosen), [gpus[at][:count] for at in chosen], label)
     for same in kinds.values():
         host, devices = hosts[same[0]], gpus[same[0]]
-        for label, some in _device_parts(devices, near[host.name]):
+        for label, some in _device_parts(devices, near.pairs[host.name]):
             yield _gpu_world(near, (host,), [some], label)
-
-
-def _by_host(pairs: Iterable[Pair], hosts: Sequence[Host]) -> Near:
-    home = {device.id: host.name for host in hosts for device in host.devices}
-    found: dict[str, list[Pair]] = {host.name: [] for host in hosts}
-    for pair in pairs:
-        if pair.a in home:
-            found[home[pair.a]].append(pair)
-    return found
 
 
 def _device_parts(devices: tuple[Device, ...], pairs: Sequence[Pair]) -> Iterator[tuple[str, tuple[Device, ...]]]:
@@ -142,25 +133,22 @@ def _gpu_world(near: Near, hosts: tuple[Host, ...], gpus: Sequence[Sequence[Devi
         warnings = ("The GPUs differ: rows are shared in proportion to their speed where that shortens a step",)
     # A GPU rank feeds kernels from one thread; a few more serve the loader.
     threads = max(1, min(_MOST_THREADS, min(cores_of(host) for host in hosts) // len(gpus[0])))
-    # Hosts that are joined alike need one look.
-    alike = {_joined(some, near[host.name]): (some, host) for host, some in zip(hosts, gpus, strict=True)}
-    inside = min(bottleneck(some, near[host.name]) for some, host in alike.values())
-    first = near[hosts[0].name]
+    pairs = [near.pairs[host.name] for host in hosts]
+    alike = alike_hosts(gpus, pairs)
+    inside = min(bottleneck(some, own) for some, own in alike)
+    # NVLink that joins hosts takes the place of their network.
+    one_fabric = len(hosts) > 1 and near.is_one_fabric(devices)
     return World(
         hosts=hosts,
         devices=devices,
         threads_per_process=threads,
-        link_rates=link_rates(hosts, len(gpus[0]), inside),
-        host_rates=link_rates(hosts[:1], len(gpus[0]), inside),
-        island_size=max(len(group) for group in _groups(gpus[0], first)),
+        link_rates=link_rates(hosts[:1] if one_fabric else hosts, len(gpus[0]), inside),
+        groups=groups_of(gpus, pairs, near),
+        nvlink=all(has_nvlink(some, own) for some, own in alike),
+        one_fabric=one_fabric,
         label=label,
         warnings=warnings,
     )
-
-
-def _joined(devices: Sequence[Device], pairs: Sequence[Pair]) -> object:
-    """What tells hosts apart whose devices stand in the same order."""
-    return len(devices), tuple(pair.kind for pair in pairs)
 
 
 def _cpu_world(config: RunConfig, hosts: tuple[Host, ...]) -> World:
@@ -179,7 +167,6 @@ def _cpu_world(config: RunConfig, hosts: tuple[Host, ...]) -> World:
         devices=chosen,
         threads_per_process=max(1, cores // per_host),
         link_rates=CPU_LINK_RATES,
-        host_rates=CPU_LINK_RATES,
         label="the CPU",
         reasons=(*reasons, "No GPU was found, so the ranks compute on CPU cores"),
         warnings=warnings,
@@ -210,7 +197,7 @@ def _signature(world: World) -> object:
     kinds = device_classes(world)
     firsts = {kind: world.devices[rank] for rank, kind in reversed(list(enumerate(kinds)))}
     names = tuple((firsts[kind].name, firsts[kind].memory_bytes, kinds.count(kind)) for kind in sorted(firsts))
-    return len(world.hosts), names, world.link_rates, world.threads_per_process
+    return len(world.hosts), names, world.link_rates, world.groups, world.threads_per_process
 
 
 def _error(where: str, found: str, remedy: str) -> UserError:

@@ -1,48 +1,119 @@
-"""What memory costs in time: changes of the chosen strategy, each evaluated, best bargain first."""
+"""What memory costs in time: changes of the chosen strategy, each evaluated, best bargain first, and as a tree."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from orchestrator.config import Checkpointing, Engine, Offload, Optimizer
-from orchestrator.planner.evaluate import Job, Point, fit_of, time_of
-from orchestrator.planner.plan import Trade
-from orchestrator.planner.points import points_of, with_knobs
-from orchestrator.planner.solve import Asked, job_of, solve
-from orchestrator.planner.ways import Residency, Way, conflict_of
-from orchestrator.planner.ways_out import first_that_fits, small_changes
+from orchestrator.config import Engine
+from orchestrator.planner.changes import first_that_fits
+from orchestrator.planner.evaluate import Job, Point
+from orchestrator.planner.levers import Cost, Lever, State, cost_of, levers_of
+from orchestrator.planner.plan import Branch, Trade
+from orchestrator.planner.solve import Asked, solve
+from orchestrator.planner.ways_out import small_changes
 
 _LEAST_PERCENT = 0.1  # below this a change of time is noise of the estimate
 _LEAST_SHARE = 0.005  # of the memory: what saves less is not worth a line
+_MOST_BRANCHES = 6
 
 
-def trades_of(asked: Asked, job: Job, point: Point) -> tuple[Trade, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trades:
+    """Single changes, best bargain first, and the cheapest combinations by the bytes that they free."""
+
+    single: tuple[Trade, ...]
+    tree: tuple[Branch, ...]
+
+
+def trades_of(asked: Asked, job: Job, point: Point) -> Trades:
     """Evaluate each change by itself; what saves most bytes per percent of time comes first.
 
     Changes that need more memory follow, the fastest first.
     """
-    before_bytes = fit_of(job, point).memory.train.device_bytes
-    before_seconds = time_of(job, point).step_seconds / _tokens(job, point)
-    found = []
-    for change, other_job, other in _changes(asked, job, point):
-        fit, time = fit_of(other_job, other), time_of(other_job, other)
-        found.append(
-            Trade(
-                change=change,
-                saved_bytes=before_bytes - fit.memory.train.device_bytes,
-                step_seconds=time.step_seconds,
-                time_percent=(time.step_seconds / _tokens(other_job, other) / before_seconds - 1) * 100,
-                fits=fit.misfit is None,
+    start = State(asked=asked, job=job, point=point)
+    before = cost_of(start)
+    found = [entry for entry in _singles(start, before) if _is_useful(entry.trade, before)]
+    found += [_Priced(trade=x, percent=x.time_percent) for x in _whole_copies(asked, point, before)]
+    found = sorted((entry for entry in found if _is_useful(entry.trade, before)), key=_bargain)
+    return Trades(single=tuple(entry.trade for entry in found), tree=_tree(start, before, found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Priced:
+    """A trade, and the percent of time that it is ordered by: with the handicap of engines that are less certain."""
+
+    trade: Trade
+    percent: float
+    lever: Lever | None = None
+
+
+def _singles(start: State, before: Cost) -> Iterator[_Priced]:
+    for lever in levers_of(start):
+        changed = lever.apply(start)
+        if changed is not None:
+            yield _priced(lever.text, cost_of(changed), before, lever)
+
+
+def _priced(change: str, after: Cost, before: Cost, lever: Lever | None = None) -> _Priced:
+    trade = Trade(
+        change=change,
+        saved_bytes=before.device_bytes - after.device_bytes,
+        step_seconds=after.step_seconds,
+        time_percent=(after.token_seconds / before.token_seconds - 1) * 100,
+        fits=after.fits,
+    )
+    return _Priced(trade=trade, percent=(after.cautious_seconds / before.cautious_seconds - 1) * 100, lever=lever)
+
+
+def _is_useful(trade: Trade, before: Cost) -> bool:
+    return trade.saved_bytes > _LEAST_SHARE * before.device_bytes or trade.time_percent < -_LEAST_PERCENT
+
+
+def _bargain(entry: _Priced) -> tuple[int, float]:
+    """What costs no time first, by the bytes it saves; then by bytes per percent; then what needs more memory."""
+    saved = entry.trade.saved_bytes
+    if saved <= 0:
+        return 2, entry.percent
+    if entry.percent < _LEAST_PERCENT:
+        return 0, -saved
+    return 1, -saved / entry.percent
+
+
+def _tree(start: State, before: Cost, found: Sequence[_Priced]) -> tuple[Branch, ...]:
+    """Return the cheapest change, or changes one after the other in the order of their price, for more and more bytes.
+
+    Every branch is evaluated as a whole: savings of two changes need not add up.
+    """
+    levers = [(entry.lever, entry) for entry in found if entry.lever is not None and entry.trade.saved_bytes > 0]
+    tried: list[tuple[tuple[str, ...], _Priced]] = [((lever.setting,), entry) for lever, entry in levers]
+    state, saved = start, 0
+    settings: tuple[str, ...] = ()
+    for lever, _ in levers:
+        changed = lever.apply(state)
+        if changed is None:
+            continue
+        entry = _priced("", cost_of(changed), before)
+        if entry.trade.saved_bytes > saved:  # a change that undoes what an earlier one saved is no step further
+            state, settings, saved = changed, _joined(settings, lever.setting), entry.trade.saved_bytes
+            tried.append((settings, entry))
+    kept: list[Branch] = []
+    for names, entry in sorted(tried, key=lambda one: (round(one[1].percent, 1), -one[1].trade.saved_bytes)):
+        trade = entry.trade
+        if not kept or trade.saved_bytes > kept[-1].freed_bytes + _LEAST_SHARE * before.device_bytes:
+            kept.append(
+                Branch(freed_bytes=trade.saved_bytes, settings=names, time_percent=trade.time_percent, fits=trade.fits)
             )
-        )
-    found += _whole_copies(asked, point, before_bytes, before_seconds)
-    least_bytes = _LEAST_SHARE * before_bytes
-    useful = (trade for trade in found if trade.saved_bytes > least_bytes or trade.time_percent < -_LEAST_PERCENT)
-    return tuple(sorted(useful, key=_bargain))
+    return tuple(kept[:_MOST_BRANCHES])
 
 
-def _whole_copies(asked: Asked, point: Point, before_bytes: int, before_seconds: float) -> Iterator[Trade]:
+def _joined(settings: tuple[str, ...], more: str) -> tuple[str, ...]:
+    """Add a setting; one with the same key takes the place of the earlier one."""
+    found = dict(setting.split("=", 1) for setting in (*" ".join(settings).split(), *more.split()))
+    return tuple(f"{key}={value}" for key, value in found.items())
+
+
+def _whole_copies(asked: Asked, point: Point, before: Cost) -> Iterator[Trade]:
     """Yield small changes that would let a whole copy of the base fit each device, where it must be partitioned now."""
     if point.way.residency is None or not point.place.world.is_gpu or asked.config.engine.name is not Engine.auto:
         return
@@ -55,74 +126,8 @@ def _whole_copies(asked: Asked, point: Point, before_bytes: int, before_seconds:
             estimate = out.choice.estimate
             yield Trade(
                 change=f"a whole copy on each device (engine=ddp {out.text})",
-                saved_bytes=before_bytes - estimate.memory.train.device_bytes,
+                saved_bytes=before.device_bytes - estimate.memory.train.device_bytes,
                 step_seconds=estimate.step_seconds,
-                time_percent=(1 / estimate.tokens_per_second / before_seconds - 1) * 100,
+                time_percent=(1 / estimate.tokens_per_second / before.token_seconds - 1) * 100,
                 fits=True,
             )
-
-
-def _bargain(trade: Trade) -> tuple[int, float]:
-    """What costs no time first, by the bytes it saves; then by bytes per percent; then what needs more memory."""
-    if trade.saved_bytes <= 0:
-        return 2, trade.time_percent
-    if trade.time_percent < _LEAST_PERCENT:
-        return 0, -trade.saved_bytes
-    return 1, -trade.saved_bytes / trade.time_percent
-
-
-def _tokens(job: Job, point: Point) -> float:
-    return sum(point.place.rows) * job.batch.real_tokens_per_row
-
-
-def _changes(asked: Asked, job: Job, point: Point) -> Iterator[tuple[str, Job, Point]]:
-    """Yield changes of one thing each: what it is called, and what would run."""
-    for name, way in _other_ways(point.way, is_gpu=point.place.world.is_gpu):
-        if conflict_of(job.config, point.place.world, way, point.place.precision) is None:
-            yield name, job, with_knobs(job, replace(point, way=way, zero3=None, extras=None))
-    points = list(points_of(job.config, point.place, point.way))
-    at = next((index for index, other in enumerate(points) if other.micro == point.micro), 0)
-    for index, word in ((at - 1, "smaller"), (at + 1, "larger")):
-        if 0 <= index < len(points):
-            rows = max(points[index].micro)
-            name = f"{word} micro-batch ({rows} row{'s' if rows > 1 else ''} at a time)"
-            yield name, job, with_knobs(job, points[index])
-    config = asked.config
-    rank = config.adapter.rank // 2
-    if rank >= 1:
-        smaller = replace(asked, config=replace(config, adapter=replace(config.adapter, rank=rank)))
-        yield f"smaller adapter (adapter.rank={rank})", job_of(smaller), point
-    if config.optimizer.name is Optimizer.adamw and point.way.engine is Engine.ddp and point.place.world.is_gpu:
-        named = replace(config, optimizer=replace(config.optimizer, name=Optimizer.adamw_8bit))
-        yield "moments in 8 bits (optimizer=adamw_8bit)", replace(job, config=named), point
-    if not config.data.packing and not config.data.group_by_length:
-        packed = replace(asked, config=replace(config, data=replace(config.data, packing=True)))
-        yield "rows joined into full ones (data.packing=true)", job_of(packed), point
-
-
-def _other_ways(way: Way, *, is_gpu: bool) -> Iterator[tuple[str, Way]]:
-    modes = {
-        Checkpointing.full: "recompute each layer (checkpointing=full)",
-        Checkpointing.selective: "recompute the frozen part (checkpointing=selective)",
-        Checkpointing.none: "keep all activations (checkpointing=none)",
-    }
-    for mode, name in modes.items():
-        if mode is not way.checkpointing:
-            yield name, replace(way, checkpointing=mode)
-    place = way.residency
-    if not is_gpu:
-        return  # device and host are one memory
-    if place is None:
-        for target, name in ((Offload.none, "partition the base"), (Offload.cpu, "partition and offload the base")):
-            sharded = Residency(param=target, optimizer=target)
-            text = f"{name} (engine=zero3 engine.offload_param={target.value})"
-            yield text, replace(way, engine=Engine.zero3, residency=sharded)
-        return
-    for key in ("param", "optimizer"):
-        for target in (Offload.none, Offload.cpu):
-            if getattr(place, key) is not target:
-                what = "the base" if key == "param" else "the optimizer's state"
-                where = "on the device" if target is Offload.none else "in host memory"
-                copies = place.second_copy and key != "param"  # offloaded, there is nothing to copy
-                moved = replace(place, **{key: target}, second_copy=copies)
-                yield f"{what} {where} (engine.offload_{key}={target.value})", replace(way, residency=moved)

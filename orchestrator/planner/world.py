@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from orchestrator.calibration_file import Calibration
 from orchestrator.estimate.setting import Machine
+from orchestrator.planner.groups import Group
+from orchestrator.planner.latency import gather_latency_seconds, reduce_latency_seconds
 from orchestrator.planner.rates import cores_of, host_share_bytes, machine_of
 from topology.model import Device, DeviceKind, Host
 
@@ -19,22 +22,26 @@ class World:
         devices: one per rank (CPU slots may repeat).
         threads_per_process: CPU threads of a rank.
         link_rates: bytes per second of all-reduce and all-gather between the ranks.
-        host_rates: the same inside one host.
-        island_size: devices of a host that its fastest links join.
+        groups: ranks that faster links join, for a second copy of the base; the smallest first.
+        nvlink: NVLink joins the devices of each host.
+        one_fabric: NVLink joins them across hosts, too.
         label: which part of the machine this is.
         reasons: why it is no larger.
         warnings: what the user should know of it.
+        calibration: what was measured on such devices; None for tables.
     """
 
     hosts: tuple[Host, ...]
     devices: tuple[Device, ...]
     threads_per_process: int
     link_rates: tuple[float, float]
-    host_rates: tuple[float, float] = (0.0, 0.0)
-    island_size: int = 1
+    groups: tuple[Group, ...] = ()
+    nvlink: bool = False
+    one_fabric: bool = False
     label: str = "all devices"
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    calibration: Calibration | None = None
 
     @property
     def size(self) -> int:
@@ -100,14 +107,32 @@ def device_classes(world: World) -> tuple[int, ...]:
 def machines(world: World, precision: str) -> tuple[Machine, ...]:
     """What each class of `device_classes` can expect."""
     return tuple(
-        machine_of(
-            world.devices[rank],
-            world.host_of(rank),
-            precision,
-            cores=world.cores_per_rank,
-            link_rates=world.link_rates,
+        _with_latency(
+            world,
+            machine_of(
+                world.devices[rank],
+                world.host_of(rank),
+                precision,
+                cores=world.cores_per_rank,
+                link_rates=world.link_rates,
+                calibration=world.calibration,
+            ),
         )
         for rank in _firsts(device_classes(world))
+    )
+
+
+def _with_latency(world: World, machine: Machine) -> Machine:
+    """Give GPU ranks the latencies of their number; what was measured on CPU ranks stays."""
+    if not world.is_gpu or world.size == 1:
+        return machine
+    hosts = 1 if world.one_fabric else len(world.hosts)
+    reduce = reduce_latency_seconds(world.size, hosts, nvlink=world.nvlink)
+    return replace(
+        machine,
+        # Estimates count an all-reduce's latency once a rank, there and back.
+        link_alpha_seconds=reduce / (2 * (world.size - 1)),
+        gather_alpha_seconds=gather_latency_seconds(world.size, hosts, nvlink=world.nvlink),
     )
 
 

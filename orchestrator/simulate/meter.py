@@ -112,11 +112,15 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[misc]
         key = storage._cdata
         if key in self._known:
             return
-        size = -(-storage.nbytes() // _ROUND) * _ROUND
+        size = self.size_of(tensor)
         self._known[key] = weakref.ref(storage, lambda _ref: self._release(key, size))
         self.live_bytes += size
         label = (operator, self._phase, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
         self._events.append(_Event(key, size, label))
+
+    def size_of(self, tensor: torch.Tensor) -> int:
+        """Bytes that the tensor's storage counts for: what torch's CUDA allocator hands out for it."""
+        return -(-tensor.untyped_storage().nbytes() // _ROUND) * _ROUND
 
     def _release(self, key: int, size: int) -> None:
         self._known.pop(key, None)

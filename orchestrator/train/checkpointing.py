@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from bitsandbytes.nn import Linear8bitLt
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
@@ -20,11 +21,14 @@ def enable_checkpointing(model: nn.Module, settings: TrainSettings, rank: int) -
 
     `selective` keeps the rank-wide results of the adapters' first products and recomputes the
     frozen part; it needs the non-reentrant implementation. ZeRO-3 with frozen parameters needs the
-    reentrant one (its hooks release a parameter before the recomputation is checked).
+    reentrant one (its hooks release a parameter before the recomputation is checked), and so do
+    bitsandbytes' 8-bit layers: they keep their inputs where the other one does not see them
+    (bitsandbytes/autograd/_functions.py, `ctx.A`), so that nothing would be saved.
     """
     if settings.checkpointing == "none":
         return
-    kwargs: dict[str, Any] = {"use_reentrant": settings.is_zero3}
+    hides_inputs = settings.checkpointing == "full" and any(isinstance(x, Linear8bitLt) for x in model.modules())
+    kwargs: dict[str, Any] = {"use_reentrant": settings.is_zero3 or hides_inputs}
     if settings.checkpointing == "selective":
         policy = partial(_keep_adapter_products, rank)
         kwargs["context_fn"] = partial(create_selective_checkpoint_contexts, policy)

@@ -14,6 +14,7 @@ from orchestrator.config_codec import parse_config
 from orchestrator.dataset.cache import Cached
 from orchestrator.engines.base import Engine
 from orchestrator.engines.ddp import DdpEngine
+from orchestrator.engines.live import base_bytes
 from orchestrator.engines.zero3 import Zero3Engine
 from orchestrator.errors import Problem, UserError
 from orchestrator.lower import deepspeed_json
@@ -97,7 +98,7 @@ class Run:
         self.store = CheckpointStore(settings.run_dir / "checkpoints", config.checkpoint.keep)
         seq_len = plan.chosen.strategy.seq_len
         rows = cached.rows["train"]
-        self.train_batcher = make_batcher(config, seq_len, rows, pad, packed=config.data.packing)
+        self.train_batcher = make_batcher(config, seq_len, rows, pad, packed=bool(config.data.packing))
         self.eval_batcher: RowBatcher | None = None
         if "eval" in cached.rows:
             held_out = cached.rows["eval"]
@@ -105,7 +106,7 @@ class Run:
         self.sampler = make_sampler(config, rows)
         self.keys = resume_keys(config, self.train_batcher.rows)
         self.evals: dict[int, EvalResult] = {}
-        self.base_bytes = 0
+        self.live: dict[str, int] = {}
         self.memory: dict[str, dict[str, int]] = {}
 
     def execute(self, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
@@ -205,10 +206,11 @@ class Run:
         self.meter.reset()
 
     def first_step(self) -> None:
-        """Measure what of the base is alive once the engine has done a whole step."""
-        held = [float(self.engine.base_bytes(self.trainer.model))]
-        self.base_bytes = int(self.group.max(held)[0])
-        self.events.add("first_step", live_base_bytes=self.base_bytes)
+        """Measure what is alive once the engine has done a whole step, the largest over ranks."""
+        own = self.engine.live_bytes(self.trainer.model_wrapped, self.trainer.optimizer)
+        largest = self.group.max([float(held) for held in own.values()])
+        self.live = {name: int(held) for name, held in zip(own, largest, strict=True)}
+        self.events.add("first_step", live_base_bytes=base_bytes(self.live))
 
     def evaluate_now(self) -> None:
         """Score the held-out rows and write the result beside the steps."""

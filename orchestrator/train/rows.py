@@ -83,7 +83,9 @@ def check_architecture(config: RunConfig) -> None:
 
 def prepare_rows(config: RunConfig, seq_len: int, run_dir: Path, tokenizer: PreTrainedTokenizerBase) -> Cached:
     """Tokenise once per host (the others wait for it) and map the rows."""
-    options = TokenOptions(seq_len=seq_len, assistant_only=config.data.assistant_only, packing=config.data.packing)
+    options = TokenOptions(
+        seq_len=seq_len, assistant_only=config.data.assistant_only, packing=bool(config.data.packing)
+    )
     return prepare(data_source(config.data, config.seed), tokenizer, options, run_dir / "data", _say)
 
 

@@ -6,10 +6,14 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.engines.live import base_bytes
+
 if TYPE_CHECKING:
     from orchestrator.train.loop import Run
 
 SCHEMA = 1
+# Terms of the host that are, without offload, those of the device.
+_OFFLOADED = {"offloaded_base": "base_partition", "offloaded_optimizer": "optimizer"}
 
 
 def summarise(run: Run, *, status: str) -> dict[str, Any]:
@@ -33,12 +37,13 @@ def summarise(run: Run, *, status: str) -> dict[str, Any]:
         "eval_row_losses": list(after.row_losses) if after else None,
         "train_loss_last": losses.get(steps),
         "wall_seconds": time.perf_counter() - run.began,
-        "live_base_bytes": run.base_bytes,
+        "live_base_bytes": base_bytes(run.live),
         "predicted": _predicted(run),
         "measured": {
             "step_seconds": _number(clock.typical_seconds()),
             "tokens_per_second": _number(clock.tokens_per_second()),
             "memory": run.memory,
+            "live": run.live,
         },
     }
 
@@ -47,10 +52,13 @@ def _predicted(run: Run) -> dict[str, Any]:
     estimate = run.plan.chosen.estimate
     phases = {"load": estimate.memory.load, "train": estimate.memory.train, "save": estimate.memory.save}
     keys = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
+    terms = {term.name: term.bytes for term in estimate.memory.train.terms}
+    terms |= {_OFFLOADED[x.name]: x.bytes for x in estimate.memory.train.host_terms if x.name in _OFFLOADED}
     return {
         "step_seconds": estimate.step_seconds,
         "tokens_per_second": estimate.tokens_per_second,
         "memory": {name: {key: getattr(phase, key) for key in keys} for name, phase in phases.items()},
+        "live": {name: terms.get(name, 0) for name in run.live},
     }
 
 

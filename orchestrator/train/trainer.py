@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,6 +103,11 @@ class PlannedTrainer(SFTTrainer):  # type: ignore[misc]
         # The loss below is already divided by the label tokens of the whole global batch.
         self.model_accepts_loss_kwargs = True
         self._own_scaler()
+        if settings.world_size == 1 and not settings.is_zero3:
+            # Under a launcher accelerate wraps a single rank in DDP, too: buckets as large as the gradients for
+            # nothing. It leaves a model that is only evaluated as it is, and does nothing else differently.
+            prepare_model = self.accelerator.prepare_model
+            self.accelerator.prepare_model = partial(prepare_model, evaluation_mode=True)
 
     def _own_scaler(self) -> None:
         if self.settings.precision != "fp16" or self.settings.is_zero3:

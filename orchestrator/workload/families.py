@@ -5,7 +5,7 @@ They are those of transformers 5.24; the tests compare each family with transfor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -26,6 +26,7 @@ from orchestrator.workload.layout import (
 )
 from orchestrator.workload.model import ModelShape
 from orchestrator.workload.quantised import prequantised
+from orchestrator.workload.windows import window_of
 from orchestrator.workload.wrappers import is_whole, language_part, with_vision, wrapper_note
 
 FAMILIES: Final[Mapping[str, Family]] = MappingProxyType({**DENSE, **LAYERNORM, **CLASSIC, **OWN, **MOE})
@@ -75,6 +76,7 @@ def shape_from_config(name: str, config: Config) -> ModelShape:
     def told_or_default(key: str) -> object:
         return inner[key] if key in inner else defaults.get(key)  # a null is told, and means none
 
+    window, windowed = window_of(kind, shape.layers, told_or_default)
     return replace(
         shape,
         norms_per_layer=shape.norms_per_layer if family.norms_per_layer is None else family.norms_per_layer,
@@ -83,7 +85,8 @@ def shape_from_config(name: str, config: Config) -> ModelShape:
         activation=_text(inner, _ACTIVATIONS),
         logit_softcap=bool(told_or_default("final_logit_softcapping")),
         attention_softcap=bool(told_or_default("attn_logit_softcapping")),
-        sliding_window=_window(told_or_default),
+        sliding_window=window,
+        windowed_layers=windowed,
         dtype=_text(inner, _DTYPES) or _text(config, _DTYPES),
         prequantised=told.quant if told else "",
         double_quant=bool(told and told.double_quant),
@@ -94,9 +97,3 @@ def shape_from_config(name: str, config: Config) -> ModelShape:
 
 def _text(config: Config, keys: tuple[str, ...]) -> str:
     return next((str(config[key]) for key in keys if config.get(key)), "")
-
-
-def _window(look_up: Callable[[str], object]) -> int:
-    """Tokens of the sliding window; Qwen2 tells one that it does not use."""
-    value, is_used = look_up("sliding_window"), look_up("use_sliding_window")
-    return value if is_used is not False and isinstance(value, int) and value > 0 else 0

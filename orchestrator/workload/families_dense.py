@@ -227,8 +227,8 @@ DENSE: Final = MappingProxyType(
         "mistral": Family(layout=_plain, kv_heads=_eight_keys, defaults=_WINDOW),
         "ministral": Family(layout=_plain, kv_heads=_eight_keys, defaults=_WINDOW),
         "ministral3": Family(layout=_plain, kv_heads=_eight_keys),
-        "qwen2": Family(layout=_qwen2),
-        "qwen3": Family(layout=_qwen3, defaults=MappingProxyType({"head_dim": 128})),
+        "qwen2": Family(layout=_qwen2, defaults=_WINDOW),
+        "qwen3": Family(layout=_qwen3, defaults=MappingProxyType({**_WINDOW, "head_dim": 128})),
         "gemma": Family(layout=_gemma, tied=True, defaults=_WIDE_HEADS),
         "gemma2": Family(layout=_gemma2, tied=True, kv_heads=_four_keys, defaults=_GEMMA2),
         "gemma3_text": Family(

@@ -230,12 +230,14 @@ MOE: Final = MappingProxyType(
             defaults=_TWO,
             layer_norm=True,
         ),
-        "qwen2_moe": Family(layout=_qwen2_moe, defaults=MappingProxyType({"num_experts_per_tok": 4})),
+        "qwen2_moe": Family(
+            layout=_qwen2_moe, defaults=MappingProxyType({"num_experts_per_tok": 4, "sliding_window": 4096})
+        ),
         "qwen3_moe": Family(
             layout=_qwen3_moe,
             names=_QWEN3_NAMES,
             kv_heads=lambda reader, _: reader.count("num_key_value_heads", 4),
-            defaults=MappingProxyType({"num_experts_per_tok": 8}),
+            defaults=MappingProxyType({"num_experts_per_tok": 8, "sliding_window": 4096}),
         ),
         "olmoe": Family(layout=_olmoe, defaults=MappingProxyType({"num_experts_per_tok": 8})),
         "granitemoe": Family(layout=_granitemoe, defaults=_TWO),
@@ -271,7 +273,7 @@ MOE: Final = MappingProxyType(
         "llama4_text": Family(
             layout=_llama4,
             kv_heads=lambda reader, _: reader.count("num_key_value_heads", 8),
-            defaults=MappingProxyType({"num_experts_per_tok": 1, "head_dim": 128}),
+            defaults=MappingProxyType({"num_experts_per_tok": 1, "head_dim": 128, "attention_chunk_size": 8192}),
             nested=MappingProxyType(
                 {
                     "vocab_size": 202_048,

@@ -12,6 +12,9 @@ from orchestrator.workload.model import ModelShape, count_linears, linears_of
 from orchestrator.workload.parameters import LINEAR_ROLES, LayerGroup, Parameter, Role
 
 Config = Mapping[str, object]
+# No model comes near; a damaged file that says more would only fill the memory.
+MOST_LAYERS: Final = 10_000
+_MOST: Final = 10**9
 _NORM_PARTS: Final = 2  # `input_layernorm.weight`: a norm of the layer itself, none of its attention
 _QK_NORMS: Final = frozenset({"q_norm", "k_norm", "q_layernorm", "k_layernorm"})
 
@@ -39,9 +42,11 @@ class Reader:
         value = self.get(key)
         if value is None and otherwise is not None:
             return otherwise
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        most = MOST_LAYERS if key == "num_hidden_layers" else _MOST
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most:
             return value
-        self.wrong(key, f"{value!r} instead of a count")
+        is_more = isinstance(value, int | float) and value > most
+        self.wrong(key, f"{value!r}, more than {most:,}" if is_more else f"{value!r} instead of a count")
         return 1
 
     def counts(self, key: str) -> tuple[int, ...] | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from transformers.quantizers.base import HfQuantizer
 
 from orchestrator.errors import ExitCode, Problem, UserError
 from orchestrator.workload.files import read_config
-from orchestrator.workload.layout import Layout, Sizes, assembled, packed
+from orchestrator.workload.layout import MOST_LAYERS, Layout, Sizes, assembled, packed
 from orchestrator.workload.model import ModelShape
 from orchestrator.workload.parameters import Parameter, Role
 from orchestrator.workload.quantised import Prequantised, prequantised
@@ -48,6 +49,9 @@ def shape_of_folder(folder: Path, name: str = "", *, trust_remote_code: bool = F
     told = prequantised(name, read_config(folder))
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+        layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+        if isinstance(layers, int) and layers > MOST_LAYERS:
+            raise ValueError(f"num_hidden_layers is {layers}, more than {MOST_LAYERS:,}")  # noqa: TRY301 - told below
         # The quantiser would replace modules while the model is built; what it packs is marked here instead.
         if hasattr(config, "quantization_config"):
             del config.quantization_config
@@ -87,13 +91,15 @@ def shape_of_model(
         skipped = told.skipped
     tied = not any(x.role is Role.head for x in (*layout.before, *layout.after))
     shape = assembled(name, str(config.model_type), _sizes(config, layout), packed(layout, skipped), tied=tied)
+    window, windowed = _window(config, shape.layers)
     return replace(
         shape,
         dtype=str(getattr(model.config, "dtype", None) or "").removeprefix("torch."),
         activation=str(getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None) or ""),
         logit_softcap=bool(getattr(config, "final_logit_softcapping", None)),
         attention_softcap=bool(getattr(config, "attn_logit_softcapping", None)),
-        sliding_window=_count(config, "sliding_window", 0) if getattr(config, "use_sliding_window", True) else 0,
+        sliding_window=window,
+        windowed_layers=windowed,
         prequantised=told.quant if told else "",
         double_quant=bool(told and told.double_quant),
         source="meta device",
@@ -188,6 +194,17 @@ def _sizes(config: Any, layout: Layout) -> Sizes:  # noqa: ANN401 - transformers
 def _count(config: Any, key: str, otherwise: int) -> int:  # noqa: ANN401 - transformers has no types
     value = getattr(config, key, None)
     return value if isinstance(value, int) and value > 0 else otherwise
+
+
+def _window(config: Any, layers: int) -> tuple[int, int]:  # noqa: ANN401 - transformers has no types
+    """The window in tokens and the layers that have it; a configuration without `layer_types` means all of them."""
+    types = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
+    kinds = Counter(types)
+    tokens = _count(config, "sliding_window", 0) if getattr(config, "use_sliding_window", True) else 0
+    sliding, chunk = kinds["sliding_attention"], _count(config, "attention_chunk_size", 0)
+    if tokens and sliding:
+        return tokens, sliding
+    return (chunk, kinds["chunked_attention"]) if chunk and kinds["chunked_attention"] else (0, 0)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -64,6 +64,7 @@ class ModelShape:
         activation: of the MLP, as in config.json; empty when unknown.
         logit_softcap, attention_softcap: logits, or attention scores, pass through a tanh.
         sliding_window: tokens that attention looks back in the layers that have a window; 0 without.
+        windowed_layers: how many have one.
         dtype: of the weights as config.json tells it (`bfloat16`); empty when it does not.
         stored: dtypes of the weights file with their elements (`BF16`, 7241732096); empty without a file.
         prequantised: `nf4`, `fp4` or `int8` when the weights file is quantised by bitsandbytes already.
@@ -106,6 +107,7 @@ class ModelShape:
     logit_softcap: bool = False
     attention_softcap: bool = False
     sliding_window: int = 0
+    windowed_layers: int = 0
     dtype: str = ""
     stored: tuple[tuple[str, int], ...] = ()
     prequantised: str = ""
@@ -122,6 +124,9 @@ class ModelShape:
         counts = (self.hidden, self.intermediate, self.layers, self.heads, self.kv_heads, self.head_dim, self.vocab)
         if min(counts) < 1 or not self.linears:
             msg = f"{self.name}: every count of the shape must be at least 1 and a layer needs linear modules"
+            raise ValueError(msg)
+        if (self.sliding_window > 0) != (self.windowed_layers > 0) or not 0 <= self.windowed_layers <= self.layers:
+            msg = f"{self.name}: {self.windowed_layers} of {self.layers} layers with a window of {self.sliding_window}"
             raise ValueError(msg)
         grouped = sorted(index for group in self.groups for index in group.layers)
         if self.groups and grouped != list(range(self.layers)):

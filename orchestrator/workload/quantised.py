@@ -21,6 +21,7 @@ _WORDS: Final = {
     "eetq": "EETQ",
     "torchao": "torchao",
 }
+_TYPES: Final = ("nf4", "fp4", "int8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,14 @@ def prequantised(name: str, config: Mapping[str, object]) -> Prequantised | None
             )
         )
     quant = str(told.get("bnb_4bit_quant_type") or "fp4") if four else "int8"
+    if quant not in _TYPES:
+        raise UserError(
+            Problem(
+                where=f"model {name}, quantization_config",
+                found=f"bnb_4bit_quant_type is {quant!r}",
+                remedy="bitsandbytes writes nf4 or fp4. Take the file from the model's own folder.",
+            )
+        )
     modules = told.get("llm_int8_skip_modules")
     skipped = tuple(str(x) for x in modules) if isinstance(modules, list | tuple) else None
     kept = ""

@@ -47,6 +47,9 @@ _PLAIN: Final = {
     "8xh100": _one(lambda: plain.nvswitch_x8(cards.H100, 18, 400), _RAIL, "8xh100-80gb"),
     "4xv100-16gb": _one(clouds.p3_8xlarge, _FLAT, "p3.8xlarge", "4xv100"),
     "2xa100-40gb+2xt4": Machine(boxes=lambda: (plain.two_a100(), plain.two_t4())),
+    "4xa100-40gb+4xh100-80gb": Machine(
+        boxes=lambda: (plain.four_a100(), plain.four_h100()), aliases=("4xa100+4xh100",)
+    ),
 }
 _SERVERS: Final = {
     "dgx_h100": _one(lambda: servers.dgx_hopper("dgx-h100", cards.H100), _SUPERPOD, "hgx_h100"),

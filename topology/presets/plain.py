@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from topology.model import Device, DeviceKind, Host, Topology
 from topology.presets import cards
 from topology.presets.box import Box, Card, Cpu, ports
@@ -62,6 +64,29 @@ def two_t4() -> Box:
         card=cards.T4,
         gpus=places,
         ports=ports("eth{}", "ethernet", 25, ("0/bridge2",), 3),
+    )
+
+
+def four_a100() -> Box:
+    """Four A100-SXM4-40GB, each joined to each by four NVLinks, with one port of 100 Gb/s."""
+    return _four("four-a100", cards.A100_40GB, nvlinks=4)
+
+
+def four_h100() -> Box:
+    """Four H100 SXM, each joined to each by six NVLinks, with one port of 100 Gb/s."""
+    return _four("four-h100", cards.H100, nvlinks=6)
+
+
+def _four(host: str, card: Card, nvlinks: int) -> Box:
+    places = tuple(f"{at // 2}/bridge{at}" for at in range(4))
+    return Box(
+        host=host,
+        cpu=_cpu(32, sockets=2),
+        memory_gib=512,
+        card=card,
+        gpus=places,
+        ports=ports("mlx5_{}", INFINIBAND, 100, ("0/bridge0",), card.generation),
+        mesh=MappingProxyType({(a, b): nvlinks for a in range(4) for b in range(a + 1, 4)}),
     )
 
 

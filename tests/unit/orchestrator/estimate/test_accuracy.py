@@ -202,5 +202,5 @@ def test_default_constants_are_near_for_every_stack(bench: dict[str, ModuleType]
         fit = bench["accuracy_fit"]
         found = fit.summary([fit.estimated(x, DEFAULT) for x in members])
         assert found.median <= 0.15, family
-        if family != "litgpt_2023":  # its FSDP keeps unsharded gradients, which no other stack does
-            assert found.worst_below >= -0.09, family
+        # One run of torchtune is 8% below: a gradient as large as a table while its optimizer steps within the pass.
+        assert found.worst_below >= (-0.09 if family == "torchtune" else -0.05), family

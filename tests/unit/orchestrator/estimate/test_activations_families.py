@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.config import AdapterConfig, Checkpointing
-from orchestrator.estimate.activations import layer_copy_bytes, saved_bytes_per_token
+from orchestrator.estimate.activations import kept_bytes_per_token, layer_copy_bytes, saved_bytes_per_token
 from orchestrator.estimate.backward import layer_peak
+from orchestrator.estimate.masks import mask_bytes_per_token, masked_layers
 from orchestrator.estimate.memory import estimate_memory
 from orchestrator.estimate.setting import Setting
 from orchestrator.workload.adapter import adapter_shape
@@ -48,6 +49,35 @@ def _setting(make: Make, name: str, **changes: object) -> Setting:
 )
 def test_saved_bytes_of_each_family(make_setting: Make, name: str, counted: int) -> None:
     assert saved_bytes_per_token(_setting(make_setting, name)) == pytest.approx(counted, rel=0.005)
+
+
+def test_a_row_as_long_as_the_window_costs_a_mask(make_setting: Make) -> None:
+    """The memory-efficient kernel repeats grouped keys and takes a bias of the compute dtype, in windowed layers."""
+    setting = _setting(make_setting, "mistral-7b", checkpointing=Checkpointing.none)
+    model, length = setting.model, setting.batch.longest_tokens
+
+    def cut(window: int, layers: int) -> Setting:
+        return replace(setting, model=replace(model, sliding_window=window, windowed_layers=layers))
+
+    below, at, half = cut(length + 1, 32), cut(length, 32), cut(length, 16)
+    assert [masked_layers(x) for x in (below, at, half)] == [0, 32, 16]
+    extra = 2 * 2 * (model.query_width - model.key_width) + 2 * length
+    assert saved_bytes_per_token(at) - saved_bytes_per_token(below) == extra
+    assert kept_bytes_per_token(half) == (kept_bytes_per_token(at) + kept_bytes_per_token(below)) / 2
+    assert [mask_bytes_per_token(x) for x in (below, at)] == [0, length]
+    assert mask_bytes_per_token(replace(at, micro=4)) == length / 4  # one mask for all rows
+    flash = replace(at, flash_attention=True)
+    assert saved_bytes_per_token(flash) == saved_bytes_per_token(below)
+    assert mask_bytes_per_token(flash) == 0
+
+
+def test_padded_rows_need_a_mask_for_each_kind_of_layer(make_setting: Make) -> None:
+    setting = _setting(make_setting, "gemma-3-1b")
+    padded = replace(setting, batch=replace(setting.batch, padded=True))
+    assert masked_layers(padded) == setting.model.layers
+    assert mask_bytes_per_token(padded) == 2 * 1024
+    assert masked_layers(setting) == setting.model.windowed_layers == 22
+    assert masked_layers(replace(padded, eager_attention=True)) == 0
 
 
 def test_adapted_experts_are_kept_merged(make_setting: Make) -> None:

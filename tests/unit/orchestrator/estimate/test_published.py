@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from orchestrator.config import Checkpointing, Optimizer, Quant
 from orchestrator.estimate import base
 from orchestrator.estimate.memory import estimate_memory
-from orchestrator.estimate.setting import Setting, Sharding, Stage, Trained
+from orchestrator.estimate.setting import Gradients, Setting, Sharding, Stage, Trained
 from orchestrator.estimate.stacks import DEFAULT, STACKS, Stack
+from orchestrator.estimate.states import gradient_term
 from orchestrator.estimate.values import PhaseMemory
 
 Make = Callable[..., Setting]
@@ -88,6 +89,20 @@ def test_terms_add_up_and_grow(
     assert all(term.bytes > 0 and term.why for term in here.terms)
     for more in (memory(micro + 1, length), memory(micro, length + 1)):
         assert more.device_bytes >= here.device_bytes
+
+
+def test_micro_steps_that_are_not_synchronised_keep_whole_gradients(make_setting: Make) -> None:
+    def setting(kind: Gradients, accumulation: int) -> Setting:
+        sharding = Sharding(stage=Stage.fsdp, gradients=kind)
+        return _make(make_setting, sharding=sharding, world_size=4, accumulation=accumulation)
+
+    sharded, trained, flat = (gradient_term(setting(kind, 8)).bytes for kind in Gradients)
+    some = setting(Gradients.flat, 8)
+    params, size = some.trained_params, some.adapter_bytes
+    assert sharded == -(-params // 4) * size
+    assert trained == params * size
+    assert flat == trained + base.packed_bytes(some) + base.unquantised_bytes(some)
+    assert {gradient_term(setting(kind, 1)).bytes for kind in Gradients} == {sharded}
 
 
 def test_what_each_stage_divides(make_setting: Make) -> None:

@@ -98,14 +98,28 @@ def test_attention_sees_half_the_row_under_a_causal_mask(make_setting: Make) -> 
     assert eager.seconds > 2 * part(setting, "attention").seconds
 
 
-def test_a_window_limits_what_attention_sees(make_setting: Make) -> None:
-    setting = on_gpu(make_setting, tokens=1024)
-    mistral = replace(setting, model=replace(setting.model, sliding_window=256, architecture="mistral"))
+def test_a_window_limits_what_flash_attention_sees(make_setting: Make) -> None:
+    setting = replace(on_gpu(make_setting, tokens=1024), flash_attention=True)
+    layers = setting.model.layers
+    every = replace(setting, model=replace(setting.model, sliding_window=256, windowed_layers=layers))
     # Rows 1 to 256 see themselves and all before, the others 256 keys.
     expected = (sum(range(1, 257)) + 768 * 256) / 1024
-    assert attended_tokens(mistral) == pytest.approx(expected, rel=0.01)
-    half = replace(setting, model=replace(setting.model, sliding_window=256, architecture="gemma2"))
-    assert attended_tokens(mistral) < attended_tokens(half) < attended_tokens(setting)
+    assert attended_tokens(every) == pytest.approx(expected, rel=0.01)
+    half = replace(setting, model=replace(setting.model, sliding_window=256, windowed_layers=layers // 2))
+    assert attended_tokens(half) == pytest.approx((attended_tokens(every) + attended_tokens(setting)) / 2)
+    assert attended_tokens(setting) == 512
+    wide = replace(setting, model=replace(setting.model, sliding_window=4096, windowed_layers=layers))
+    assert attended_tokens(wide) == 512
+
+
+def test_torch_s_kernel_computes_what_a_window_hides(make_setting: Make) -> None:
+    setting = on_gpu(make_setting, tokens=1024)
+    layers = setting.model.layers
+    every = replace(setting, model=replace(setting.model, sliding_window=1024, windowed_layers=layers))
+    assert attended_tokens(every) == 1024
+    half = replace(every, model=replace(every.model, windowed_layers=layers // 2))
+    assert attended_tokens(half) == 768
+    assert attended_tokens(replace(every, model=replace(every.model, sliding_window=1025))) == 512
 
 
 def test_unpacking_is_bound_by_instructions_or_memory(make_setting: Make) -> None:

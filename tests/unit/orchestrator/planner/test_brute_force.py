@@ -26,11 +26,13 @@ from orchestrator.config import (
 from orchestrator.errors import NothingFits
 from orchestrator.planner.assign import share_rows
 from orchestrator.planner.dtypes import choose_precision
-from orchestrator.planner.evaluate import Point, fit_of, time_of
+from orchestrator.planner.evaluate import Job, Point, fit_of, time_of
 from orchestrator.planner.plan import Plan
 from orchestrator.planner.points import places_of, points_of, with_knobs
 from orchestrator.planner.solve import Asked, Solution, solve
+from orchestrator.planner.variants import job_of, packed_rows, sequence_length
 from orchestrator.planner.ways import Residency, Way, conflict_of, handicap_of
+from orchestrator.planner.world import World
 from orchestrator.workload.batch import DataStats
 from orchestrator.workload.families import shape_from_config
 from topology.model import Device, DeviceKind, Host, Pair, Topology
@@ -68,15 +70,16 @@ def _instances(draw: st.DrawFn) -> Asked:
     )
     config = RunConfig(
         model=ModelConfig(path="m"),
-        data=DataConfig(path="rows.jsonl", packing=draw(st.booleans())),
+        data=DataConfig(path="rows.jsonl", packing=draw(st.sampled_from([True, False, None]))),
         batch=BatchConfig(global_=draw(st.integers(4, 9)), micro=draw(st.sampled_from([None, None, 2]))),
         engine=EngineConfig(
             name=draw(st.sampled_from(list(Engine))),
             offload_param=draw(st.sampled_from([Offload.auto, Offload.auto, Offload.cpu])),
             nvme_path=draw(st.sampled_from(["", "/fast"])),
         ),
-        adapter=AdapterConfig(rank=draw(st.sampled_from([8, 64]))),
-        optimizer=OptimizerConfig(name=draw(st.sampled_from([Optimizer.adamw, Optimizer.adamw_8bit]))),
+        # Wide adapters have moments that decide what fits.
+        adapter=AdapterConfig(rank=draw(st.sampled_from([8, 64, 256]))),
+        optimizer=OptimizerConfig(name=draw(st.sampled_from([Optimizer.adamw, Optimizer.adamw_8bit, Optimizer.auto]))),
         checkpointing=draw(st.sampled_from([Checkpointing.auto, Checkpointing.auto, Checkpointing.full])),
     )
     shape = {
@@ -100,7 +103,7 @@ def _offloads(asked: Asked, wanted: Offload) -> list[Offload]:
     return everywhere if wanted is Offload.auto else [wanted]
 
 
-def _every_way(asked: Asked) -> list[Way]:
+def _every_way(asked: Asked, world: World | None = None) -> list[Way]:
     config = asked.config
     modes = [
         m for m in Checkpointing if m is not Checkpointing.auto and config.checkpointing in {Checkpointing.auto, m}
@@ -112,21 +115,54 @@ def _every_way(asked: Asked) -> list[Way]:
         places = product(
             _offloads(asked, config.engine.offload_param), _offloads(asked, config.engine.offload_optimizer)
         )
+        copies = [None, *(() if world is None else world.groups)]
         ways += [
-            Way(engine=Engine.zero3, checkpointing=mode, residency=Residency(param=param, optimizer=optimizer))
-            for mode, (param, optimizer) in product(modes, list(places))
+            Way(
+                engine=Engine.zero3,
+                checkpointing=mode,
+                residency=Residency(param=param, optimizer=optimizer, second_copy=copy),
+            )
+            for mode, (param, optimizer), copy in product(modes, list(places), copies)
+            if copy is None or param is Offload.none
         ]
     return ways
 
 
+def _every_job(asked: Asked) -> list[Job]:
+    """Each packing and optimizer that is open, one plain job after the other."""
+    config = asked.config
+    packings, optimizers = [config.data.packing], [config.optimizer.name]
+    if config.data.packing is None:
+        blocks = packed_rows(asked.data, sequence_length(config, asked.model))
+        packings = [False, True] if blocks >= config.batch.global_ else [False]
+    if config.optimizer.name is Optimizer.auto:
+        optimizers = [Optimizer.paged_adamw_8bit, Optimizer.adamw_8bit, Optimizer.adamw]
+    made = []
+    for packing, optimizer in product(packings, optimizers):
+        data = replace(config.data, packing=packing)
+        closed = replace(config, data=data, optimizer=replace(config.optimizer, name=optimizer))
+        made.append(job_of(closed, asked.model, asked.data))
+    return made
+
+
+def _cost(job: Job, point: Point) -> float:
+    """Handicapped seconds per token of the data."""
+    tokens = job.config.batch.global_ * job.batch.real_tokens_per_row
+    optimizer = {Optimizer.adamw_8bit: 1.03, Optimizer.paged_adamw_8bit: 1.05}.get(job.config.optimizer.name, 1.0)
+    return time_of(job, point).step_seconds / tokens * handicap_of(point.way) * optimizer
+
+
 def _by_trial(asked: Asked, solution: Solution) -> tuple[float, float, int] | None:
     """Handicapped seconds per token, margin and devices of the best of everything."""
-    job = solution.job
     found = []
-    rows_of_batch = asked.config.batch.global_
-    for world, way in product(solution.worlds, _every_way(asked)):
-        precision = choose_precision(asked.config, world).precision
-        if conflict_of(asked.config, world, way, precision) is not None:
+    tried = [
+        (job, world, way)
+        for job, world in product(_every_job(asked), solution.worlds)
+        for way in _every_way(asked, world)
+    ]
+    for job, world, way in tried:
+        precision = choose_precision(job.config, world).precision
+        if conflict_of(job.config, world, way, precision) is not None:
             continue
         for place in places_of(job, world):
             rows = place.rows
@@ -140,16 +176,14 @@ def _by_trial(asked: Asked, solution: Solution) -> tuple[float, float, int] | No
                 point = with_knobs(job, Point(place=place, way=way, micro=tuple(each), accumulation=passes))
                 fit = fit_of(job, point)
                 if fit.misfit is None:
-                    tokens = rows_of_batch * job.batch.real_tokens_per_row
-                    cost = time_of(job, point).step_seconds / tokens * handicap_of(way)
-                    found.append((cost, fit.margin, world.size))
+                    found.append((_cost(job, point), fit.margin, world.size))
     if not found:
         return None
     limit = min(cost for cost, _, _ in found) * 1.02
     return min((x for x in found if x[0] <= limit), key=lambda x: (-x[1], x[2], x[0]))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=14, deadline=None)
 @given(_instances())
 def test_the_chosen_one_is_the_best_of_all(asked: Asked) -> None:
     solution = solve(asked)
@@ -161,15 +195,15 @@ def test_the_chosen_one_is_the_best_of_all(asked: Asked) -> None:
     assert found.best is not None
     job = solution.job
     cost, margin, devices = best
-    tokens = asked.config.batch.global_ * job.batch.real_tokens_per_row
-    chosen = time_of(job, found.best).step_seconds / tokens * handicap_of(found.best.way)
-    assert chosen == pytest.approx(cost)
+    assert _cost(job, found.best) == pytest.approx(cost)
+    assert job.config.optimizer.name is not Optimizer.auto
+    assert job.config.data.packing in {True, False}
     assert fit_of(job, found.best).margin == pytest.approx(margin)
     assert found.best.place.world.size == devices
     assert found.ranked[0].strategy.global_batch == asked.config.batch.global_
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(_instances())
 def test_even_rows_are_always_among_the_options(asked: Asked) -> None:
     """So that sharing by speed is never worse than equal shares."""
@@ -181,7 +215,7 @@ def test_even_rows_are_always_among_the_options(asked: Asked) -> None:
         assert all(sum(rows) == batch for rows in options)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(_instances())
 def test_memory_never_falls_as_the_micro_batch_grows(asked: Asked) -> None:
     """What the bisection rests on; one forward pass a step keeps no gradient between passes, and is tried apart."""

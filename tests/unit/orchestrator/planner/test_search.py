@@ -222,7 +222,7 @@ def test_host_memory_is_a_limit_too(plan_for: Planner) -> None:
         plan_for("tiny", small)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     rows=st.integers(2, 70),
     machine=st.sampled_from(["1x24gb", "2x24gb-pcie", "4xv100-16gb", "8xh100", "cpu"]),

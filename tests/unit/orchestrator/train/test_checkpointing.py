@@ -1,10 +1,13 @@
 """What each mode of activation checkpointing really recomputes."""
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from bitsandbytes.nn import Linear8bitLt
 from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -95,3 +98,26 @@ def test_modes_reach_the_model(mode: str) -> None:
     model = get_peft_model(LlamaForCausalLM(config), LoraConfig(r=RANK, target_modules="all-linear"))
     enable_checkpointing(model, settings(mode), RANK)
     assert model.base_model.model.is_activation_checkpointing is (mode == "full")
+
+
+@pytest.mark.parametrize("mode", ["full", "none"])
+def test_8_bit_layers_keep_their_inputs_only_without_checkpointing(mode: str) -> None:
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS, num_attention_heads=4
+    )
+    base = LlamaForCausalLM(config).requires_grad_(requires_grad=False)
+    inputs: list[weakref.ref[Any]] = []
+    for layer in base.model.layers:
+        layer.mlp.down_proj = Linear8bitLt(48, 32, bias=False, has_fp16_weights=False).to("cpu")
+        layer.mlp.down_proj.register_forward_pre_hook(
+            lambda _, args: inputs.append(weakref.ref(args[0].untyped_storage()))
+        )
+    model = get_peft_model(base, LoraConfig(r=RANK, target_modules=["q_proj"])).train()
+    enable_checkpointing(model, settings(mode), RANK)
+    ids = torch.randint(0, 64, (2, 7))
+    loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+    gc.collect()
+    kept = sum(storage() is not None for storage in inputs)
+    assert kept == (LAYERS if mode == "none" else 0)
+    loss.backward()
+    assert all(x.grad is not None for x in model.parameters() if x.requires_grad)

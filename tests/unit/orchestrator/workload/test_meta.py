@@ -40,6 +40,7 @@ COMPARED = (
     "logit_softcap",
     "attention_softcap",
     "sliding_window",
+    "windowed_layers",
 )
 
 
@@ -97,6 +98,14 @@ def test_problems_come_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main([str(tmp_path), "--name", "m"]) == 2
     with pytest.raises(UserError, match=r"model m: transformers cannot build it .*trust_remote_code"):
         shape_from_json(capsys.readouterr().out)
+
+
+def test_more_layers_than_any_model_has_are_not_built(tmp_path: Path) -> None:
+    folder = _saved(tmp_path, transformers.PersimmonConfig(**SMALL))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 10**9}))
+    with pytest.raises(UserError, match=r"num_hidden_layers is 1000000000, more than 10,000"):
+        shape_of_folder(folder, "m")
 
 
 def test_prequantised_weights_keep_their_skipped_modules(tmp_path: Path) -> None:

@@ -1,0 +1,190 @@
+"""Every way and micro-batch of one job, world by world: what fits, with its time, and what does not, with the reason.
+
+Memory grows with the micro-batch, so the largest that fits is found by bisection and none above it is timed. Up to 16
+micro-batches that fit are all timed; of more, twelve in growing steps, and then those around the best of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.estimate.values import StepTime
+from orchestrator.planner.evaluate import Fit, Job, Misfit, Place, Point, fit_of, time_of
+from orchestrator.planner.points import bare_layer_seconds, label_of, places_of, points_of, with_knobs
+from orchestrator.planner.strategy import options_label
+from orchestrator.planner.ways import Way, conflict_of, ways_for
+from orchestrator.planner.world import World
+
+_ALL_TIMED = 16
+_SOME_TIMED = 12
+_NEAR_TIMED = 6
+
+Taken = dict[object, set[int]]  # micro-batches of a place and way that fit, by their number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """A point of a job that fits, with its time."""
+
+    job: Job
+    point: Point
+    time: StepTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A way that does not fit, with what the tightest rank lacks, or that cannot be combined (0 bytes)."""
+
+    strategy: str
+    reason: str
+    missing_bytes: int = 0
+
+
+def group_of(world: World, way: Way) -> tuple[object, ...]:
+    """What is listed once: where the optimizer's state lies is decided by the order, and not shown apart."""
+    place = None if way.residency is None else (way.residency.param, way.residency.second_copy)
+    return id(world), way.engine, way.checkpointing, place
+
+
+def _spread(count: int) -> list[int]:
+    """All of `count` micro-batches, or the first, the last and some between, in growing steps."""
+    if count <= _ALL_TIMED:
+        return list(range(count))
+    growth = (count - 1) ** (1 / (_SOME_TIMED - 2))
+    return sorted({0, count - 1, *(round(growth**step) for step in range(_SOME_TIMED - 1))})
+
+
+def _around(times: Mapping[int, Timed], fitting: Sequence[int]) -> list[int]:
+    """What lies between the fastest of those timed and its neighbours: a few of them, where it is much."""
+    known = sorted(times)
+    best = min(known, key=lambda at: times[at].time.step_seconds)
+    place = known.index(best)
+    ends = known[max(0, place - 1)], known[min(len(known) - 1, place + 1)]
+    between = [at for at in fitting if ends[0] <= at <= ends[1] and at not in times]
+    return between[:: max(1, len(between) // _NEAR_TIMED)]
+
+
+class Explorer:
+    """What fits and what does not, world by world; the caches keep alive what they are keyed by.
+
+    `taken` is shared by jobs that differ in the optimizer alone: what fits with one of them takes as long with the
+    others, which have a larger handicap, and so cannot come first. `parts` names worlds that have a twin in size.
+    """
+
+    def __init__(self, job: Job, taken: Taken, parts: Mapping[int, str]) -> None:
+        """Begin with nothing explored."""
+        self.job = job
+        self.taken = taken
+        self.parts = parts
+        self.timed: list[Timed] = []
+        self.refused: dict[object, Refused] = {}
+        self._fits: dict[int, tuple[Point, Fit]] = {}
+        self._layers: dict[object, float] = {}
+        self._places: list[Place] = []
+
+    def explore(self, world: World) -> None:
+        """Try every way in this world."""
+        places = tuple(places_of(self.job, world))
+        self._places += places
+        for way in ways_for(self.job.config, world):
+            conflict = conflict_of(self.job.config, world, way, places[0].precision)
+            if conflict is not None:
+                self._conflict(world, way, conflict)
+                continue
+            found: list[Timed] = []
+            misfits = [self._try(place, way, found) for place in places]
+            self.timed += found
+            if not found:
+                self._refuse(
+                    (*self._choice(), *group_of(world, way)), [misfit for misfit in misfits if misfit is not None]
+                )
+
+    def fit(self, point: Point) -> Fit:
+        """Memory of a point, estimated once."""
+        if id(point) not in self._fits:
+            self._fits[id(point)] = (point, fit_of(self.job, point))
+        return self._fits[id(point)][1]
+
+    def _try(self, place: Place, way: Way, found: list[Timed]) -> tuple[Point, Misfit] | None:
+        """Add the micro-batches that fit; return the smallest, and why it does not, where none does."""
+        taken = self.taken.setdefault((id(place.world), place.rows, way), set())
+        bare = tuple(points_of(self.job.config, place, way))
+        if len(taken) == len(bare):
+            return None
+        known: dict[int, Point] = {}
+
+        def point(at: int) -> Point:
+            if at not in known:
+                known[at] = self._with_knobs(bare[at])
+            return known[at]
+
+        # With one forward pass a step no gradient waits for the next: it is not in line with the others.
+        single = bare[-1].accumulation == 1
+        last = len(bare) - 1
+        fitting = list(range(self._fitting(point, len(bare) - single)))
+        if single and self.fit(point(last)).misfit is None:
+            fitting.append(last)
+        if not fitting:
+            misfits = [(at, self.fit(point(at)).misfit) for at in sorted({0, last})]
+            told = [(point(at), misfit) for at, misfit in misfits if misfit is not None]
+            return min(told, key=lambda item: item[1].missing_bytes)
+        fitting = [at for at in fitting if at not in taken]
+        if not fitting:
+            return None
+        taken.update(fitting)
+        times = {fitting[at]: self._timed(point(fitting[at])) for at in _spread(len(fitting))}
+        for at in _around(times, fitting):
+            times[at] = self._timed(point(at))
+        found += times.values()
+        return None
+
+    def _timed(self, point: Point) -> Timed:
+        return Timed(job=self.job, point=point, time=time_of(self.job, point))
+
+    def _fitting(self, point: Callable[[int], Point], count: int) -> int:
+        """How many of the first `count` points fit, each of which needs more than the one before."""
+        if count == 0 or self.fit(point(0)).misfit is not None:
+            return 0
+        low, high = 0, count - 1  # `low` fits, nothing above `high` does
+        while low < high:
+            # The largest first: mostly all of them fit.
+            middle = high if high == count - 1 and low == 0 else (low + high + 1) // 2
+            if self.fit(point(middle)).misfit is None:
+                low = middle
+            else:
+                high = middle - 1
+        return low + 1
+
+    def _with_knobs(self, point: Point) -> Point:
+        if point.way.residency is None:
+            return point
+        key = id(point.place), point.way.checkpointing, point.micro
+        if key not in self._layers:
+            self._layers[key] = bare_layer_seconds(self.job, point)
+        return with_knobs(self.job, point, self._layers[key])
+
+    def _conflict(self, world: World, way: Way, conflict: str) -> None:
+        """Tell a conflict once, and of which part it is true where that is not the whole."""
+        name = way.engine.value
+        if world is not self._places[0].world:
+            place = "" if way.residency is None else f", offload {way.residency.param.value}"
+            name += f" on {world.size} rank{'s' if world.size > 1 else ''}{place}"
+        key = (way.engine, way.checkpointing, conflict)
+        name += f", checkpointing {way.checkpointing.value}{self._options()}"
+        self.refused.setdefault(key, Refused(strategy=name, reason=conflict))
+
+    def _options(self) -> str:
+        config = self.job.config
+        return options_label(packing=bool(config.data.packing), optimizer=config.optimizer.name)
+
+    def _choice(self) -> tuple[object, ...]:
+        return self.job.config.data.packing, self.job.config.optimizer.name
+
+    def _refuse(self, group: object, misfits: list[tuple[Point, Misfit]]) -> None:
+        for point, misfit in misfits:
+            before = self.refused.get(group)
+            if before is None or misfit.missing_bytes < before.missing_bytes:
+                missing, name = misfit.missing_bytes, label_of(self.job, point)
+                name += self.parts.get(id(point.place.world), "")
+                self.refused[group] = Refused(strategy=name, reason=misfit.reason, missing_bytes=missing)

@@ -1,0 +1,1 @@
+"""Routes of collectives: the bound, schedules that come near it, and the choice among them."""

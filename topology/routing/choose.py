@@ -1,0 +1,139 @@
+"""The choice of a route by size: predicted time of each, how near the bound it comes, and what holds it back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from topology.collectives import Collective, bus_factor
+from topology.graph import Graph, NodeKind
+from topology.routing.bound import bound
+from topology.routing.cuts import Bound
+from topology.routing.duration import duration
+from topology.routing.menu import MOST_DEVICES, Entry, menu
+from topology.routing.scale import cluster_menu
+from topology.routing.software import Runner
+from topology.units import format_rate
+
+SIZES: Final = tuple(4**k * 1024 for k in range(11))  # 1 KiB to 1 GiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One way to carry out a collective of one size.
+
+    Attributes:
+        algorithm: its name.
+        phases: in words.
+        runner: who can carry it out today; `paper` where nobody can.
+        seconds: predicted.
+        bus_bytes_per_second: as nccl-tests count it.
+        of_bound: the bound's time over the route's at full rates and endless size; above 1 for sums in the switch.
+        pieces: that chunks are cut into.
+        protocol: of NCCL; empty for others.
+        bottleneck: the busiest wire and the share of its rate that was reckoned with.
+        entry: what it was made from.
+    """
+
+    algorithm: str
+    phases: tuple[str, ...]
+    runner: Runner
+    seconds: float
+    bus_bytes_per_second: float
+    of_bound: float
+    pieces: int
+    protocol: str
+    bottleneck: str
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """The choice for one collective and size.
+
+    Attributes:
+        collective: what is carried out.
+        nbytes: M, as `collectives` defines it.
+        graph: of the group.
+        chosen: the fastest offer that has a code path.
+        alternatives: the others, fastest first.
+        bound: the least time that wires allow, and the cut that sets it.
+    """
+
+    collective: Collective
+    nbytes: int
+    graph: Graph
+    chosen: Offer
+    alternatives: tuple[Offer, ...]
+    bound: Bound
+
+    @property
+    def bound_seconds(self) -> float:
+        """Least seconds that wires allow, latency not counted."""
+        return float(self.bound.seconds_per_byte) * self.nbytes
+
+
+def choose(graph: Graph, collective: Collective, nbytes: int) -> Route:
+    """Choose the route for `nbytes` of M.
+
+    Raises:
+        TopologyError: fewer than two devices.
+    """
+    return routes(graph, collective, (nbytes,))[0]
+
+
+def routes(graph: Graph, collective: Collective, sizes: Sequence[int] = SIZES) -> tuple[Route, ...]:
+    """Choose the route for each size; schedules and the bound are made once."""
+    entries = menu(graph, collective) if graph.size <= MOST_DEVICES else cluster_menu(graph, collective)
+    least = bound(graph, collective)
+    return tuple(_route(graph, collective, size, entries, least) for size in sizes)
+
+
+def _route(graph: Graph, collective: Collective, nbytes: int, entries: Sequence[Entry], least: Bound) -> Route:
+    offers = sorted((_offer(graph, collective, nbytes, entry, least) for entry in entries), key=_rank)
+    chosen = next((offer for offer in offers if offer.runner is not Runner.paper), offers[0])
+    others = tuple(offer for offer in offers if offer is not chosen)
+    return Route(collective=collective, nbytes=nbytes, graph=graph, chosen=chosen, alternatives=others, bound=least)
+
+
+def _rank(offer: Offer) -> float:
+    return offer.seconds
+
+
+def _offer(graph: Graph, collective: Collective, nbytes: int, entry: Entry, least: Bound) -> Offer:
+    found = duration(entry, nbytes)
+    # What sums in the switch reach is known by measurement only.
+    raw = entry.cost.overlapped if entry.raw_seconds_per_byte is None else entry.raw_seconds_per_byte
+    edge = entry.cost.bottleneck
+    where = (
+        "the switch's own sums" if edge is None else edge_text(entry.schedule.graph if entry.schedule else graph, edge)
+    )
+    return Offer(
+        algorithm=entry.algorithm,
+        phases=entry.phases,
+        runner=entry.runner,
+        seconds=found.seconds,
+        bus_bytes_per_second=nbytes * float(bus_factor(collective, graph.size)) / found.seconds,
+        of_bound=float(least.seconds_per_byte) / raw if raw else 1.0,
+        pieces=found.pieces,
+        protocol=found.protocol,
+        bottleneck=f"{where} at {entry.cost.prior.value:.0%} ({entry.cost.prior.source})",
+        entry=entry,
+    )
+
+
+def edge_text(graph: Graph, edge: int) -> str:
+    """An edge in words."""
+    found = graph.edges[edge]
+    rate = "" if found.bytes_per_second is None else f", {format_rate(found.bytes_per_second)}"
+    return f"{node_text(graph, found.tail)} -> {node_text(graph, found.head)} ({found.link.value}{rate})"
+
+
+def node_text(graph: Graph, node: int) -> str:
+    """A node by what people call it: a device by its host and its place there."""
+    found = graph.nodes[node]
+    if found.kind is not NodeKind.device:
+        return found.id
+    place = sum(other == found.host for other in graph.hosts[:node])
+    return f"{found.host}/{'GPU' if found.compute_capability or found.name is None else 'device'} {place}"

@@ -1,0 +1,82 @@
+"""What a schedule costs with what wires really reach: seconds per byte, and the wire that sets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from topology.graph import UNIT_BYTES_PER_SECOND, Graph
+from topology.routing.priors import PathKind, Prior, path_kind, share
+from topology.schedule import Schedule, Send
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Seconds per byte of M.
+
+    Attributes:
+        overlapped: when all steps run at once on pieces of the data: the busiest edge.
+        stepwise: when each step waits for the one before.
+        steps: number of steps.
+        bottleneck: the busiest edge; None where nothing limits.
+        prior: the share of its rate that was reckoned with.
+    """
+
+    overlapped: float
+    stepwise: float
+    steps: int
+    bottleneck: int | None
+    prior: Prior
+
+
+def cost_of(schedule: Schedule) -> Cost:
+    """Reckon a schedule with the shares of `priors`."""
+    rates = _Rates(schedule.graph)
+    total: dict[int, float] = {}
+    stepwise = 0.0
+    shares = [float(chunk.share) for chunk in schedule.chunks]
+    for _, sends in groupby(schedule.sends, key=lambda send: send.step):
+        busy = _loads(sends, shares, rates)
+        stepwise += max(busy.values(), default=0.0)
+        for at, seconds in busy.items():
+            total[at] = total.get(at, 0.0) + seconds
+    edge = max(total, key=lambda at: total[at]) if total else None
+    prior = Prior(value=1.0, source="nothing limits") if edge is None else rates.prior(edge)
+    overlapped = 0.0 if edge is None else total[edge]
+    return Cost(overlapped=overlapped, stepwise=stepwise, steps=schedule.num_steps, bottleneck=edge, prior=prior)
+
+
+def _loads(sends: Iterable[Send], shares: list[float], rates: _Rates) -> dict[int, float]:
+    busy: dict[int, float] = {}
+    for send in sends:
+        part = shares[send.chunk]
+        for edge, seconds in rates.of(send.path):
+            busy[edge] = busy.get(edge, 0.0) + part * seconds
+    return busy
+
+
+class _Rates:
+    """Seconds per byte of the edges of a path, looked up once a path."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._paths: dict[tuple[int, ...], tuple[tuple[int, float], ...]] = {}
+        self._kinds: dict[int, PathKind] = {}
+
+    def of(self, path: tuple[int, ...]) -> tuple[tuple[int, float], ...]:
+        found = self._paths.get(path)
+        if found is None:
+            found = self._paths[path] = tuple(self._seconds(path))
+        return found
+
+    def prior(self, edge: int) -> Prior:
+        return share(self._graph, self._kinds[edge], edge)
+
+    def _seconds(self, path: tuple[int, ...]) -> Iterable[tuple[int, float]]:
+        kind = path_kind(self._graph, path)
+        for at in path:
+            units = self._graph.edges[at].units
+            if units is not None:
+                self._kinds[at] = kind
+                yield at, 1 / (units * UNIT_BYTES_PER_SECOND * share(self._graph, kind, at).value)

@@ -1,0 +1,1 @@
+"""Paths and groups of devices, in seconds and bytes per second, with the reason."""
