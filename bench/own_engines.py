@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from own_grid import ROOT, common, folder_name, grid, make_model, num_ranks, quick_grid
+from own_fork import load_libraries, run_ranks
+from own_grid import common, folder_name, grid, make_model, num_ranks, quick_grid
 
 LIMIT: Final = 0.05
 # Below this share of the peak a term's error is a matter of single small tensors.
@@ -74,28 +74,24 @@ def measure(row: str, model: Path, folder: Path) -> list[Row]:
 
 
 def _run(row: str, model: Path, folder: Path) -> None:
-    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+    from orchestrator import cli
+
     words = [*common(model, row), *row.split(), f"run_dir={folder}"]
-    _call([sys.executable, "-m", "orchestrator.cli", "plan", *words], row, environment)
-    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_ranks(row)), *rendezvous]
-    script = [str(ROOT / "bench" / "own_rank.py"), str(folder / "plan.json")]
-    _call([sys.executable, *launcher, *script], row, environment)
+    folder.mkdir(parents=True, exist_ok=True)
+    run_ranks(lambda: cli.main(["plan", *words]), 1, folder / "plan.log", _TIMEOUT_SECONDS)
+    run_ranks(partial(_metered, folder / "plan.json"), num_ranks(row), folder / "rank.log", _TIMEOUT_SECONDS)
+
+
+def _metered(path: Path) -> int:
+    import own_rank
+
+    return own_rank.run(path)
 
 
 def _train(plan: dict[str, Any]) -> dict[str, Any]:
     chosen = plan["chosen"]
     found: dict[str, Any] = chosen.get("estimate", chosen)["memory"]["train"]
     return found
-
-
-def _call(command: list[str], row: str, environment: dict[str, str]) -> None:
-    done = subprocess.run(  # noqa: S603 - our own
-        command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS, env=environment
-    )
-    if done.returncode:
-        said = (done.stdout + done.stderr).partition("torch/distributed/run.py")[0]  # the launcher's own traceback
-        raise RuntimeError(f"{row}: exit code {done.returncode}\n{said[-1500:]}")
 
 
 def is_judged(row: Row, peak_bytes: int) -> bool:
@@ -117,6 +113,8 @@ def document(rows: list[Row], failures: list[str]) -> str:
 def summary(rows: list[Row]) -> list[str]:
     """The largest error, and which rows are above the limit."""
     judged = judged_rows(rows)
+    if not judged:
+        return ["No run was measured."]
     worst = max(judged, key=lambda row: abs(row.error))
     above = sum(abs(row.error) > LIMIT for row in judged)
     runs = len({row.run for row in rows})
@@ -137,16 +135,17 @@ def _short(row: str) -> str:
 
 _HEAD: Final = """# Live bytes of our engines, estimated and measured
 
-Made by `python bench/own_engines.py --write docs/accuracy_engines.md`. Each run is an ordinary run of two optimizer
-steps of two micro-batches of 2 x 192 tokens, on CPU ranks in fp32 unless it says bf16. The model is a Llama of two
-layers, hidden 768, vocabulary 4,096, tied, 66 MB unquantised, with adapters of rank 16 on all linear modules.
+Made by `python bench/own_engines.py --write docs/accuracy_engines.md`. Each line is one run of two optimizer steps of
+two micro-batches of 2 x 192 tokens, on CPU ranks in fp32 unless it says bf16: the rank's own code, in forks of a
+process that has the libraries loaded. The model is a Llama of two layers, hidden 768, vocabulary 4,096, tied, 66 MB
+unquantised, with adapters of rank 16 on all linear modules.
 
 - Terms are those of the estimate (`chosen` in `plan.json`, phase `train`). A storage counts once, whoever refers to it,
   and the largest of the ranks counts.
 - States (base, adapters, optimizer, buffers) are counted after the first step, gradients before the optimizer's.
-- `activations` is what a forward pass leaves alive, without gathered parameters; `peak` is the most that is alive at
-  any time of the second step, beside the sum of all estimated terms. Both are seen operator by operator; what a kernel
-  allocates and frees inside of one operator is not seen.
+- `activations` is what a forward pass leaves alive, without parameters that are gathered or on their way; `peak` is the
+  most that is alive at any time of the second step, beside the sum of all estimated terms. Both are seen operator by
+  operator; what a kernel allocates and frees inside of one operator is not seen.
 - On a CPU rank the offload target is the same memory, so offloaded bytes are counted, too.
 - TRL's fused head allocates a tile of 32,768 columns. Those beyond the vocabulary are never written, so they are no
   memory on a host and not counted.
@@ -157,6 +156,29 @@ layers, hidden 768, vocabulary 4,096, tied, 66 MB unquantised, with adapters of 
 """
 
 
+def measure_all(chosen: list[str], folder: Path) -> tuple[list[Row], list[str]]:
+    """Measure rows of the grid one by one and print them; returns what was found, and which could not be run."""
+    rows: list[Row] = []
+    failures: list[str] = []
+    began = time.perf_counter()
+    model = folder / "model"
+    load_libraries()
+    # In a fork, since drawing weights starts threads.
+    run_ranks(partial(make_model, model), 1, folder / "model.log", _TIMEOUT_SECONDS)
+    for at, settings in enumerate(chosen):
+        print(f"[{at + 1}/{len(chosen)}, {time.perf_counter() - began:.0f} s] {settings}", flush=True)
+        try:
+            found = measure(settings, model, folder / folder_name(settings))
+        except RuntimeError as error:
+            failures.append(f"- {settings}: {error}")
+            print(failures[-1], flush=True)
+            continue
+        rows += found
+        for row in found:
+            print(f"  {row.term:18} {row.measured:12,} {row.estimated:12,} {row.error:+8.2%}", flush=True)
+    return rows, failures
+
+
 def main() -> int:
     """Print the table; returns 1 if an estimate is more than 5% off or a run failed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -164,32 +186,16 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[""], help="runs whose settings contain one of these")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--keep", type=Path, help="folder for the runs; those that are there are read, not run again")
-    parser.add_argument("--no-run", action="store_true", help="only what --keep has left")
     arguments = parser.parse_args()
-    began = time.perf_counter()
-    rows: list[Row] = []
-    failures: list[str] = []
     chosen = [x for x in (quick_grid() if arguments.quick else grid()) if any(w in x for w in arguments.only)]
+    if not chosen:
+        parser.error("no run has settings that contain one of the words of --only")
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.keep or Path(scratch)
-        model = folder / "model"
-        make_model(model)
-        if arguments.no_run:
-            chosen = [x for x in chosen if (folder / folder_name(x) / "live.0.json").exists()]
-        for at, settings in enumerate(chosen):
-            print(f"[{at + 1}/{len(chosen)}, {time.perf_counter() - began:.0f} s] {settings}", flush=True)
-            try:
-                found = measure(settings, model, folder / folder_name(settings))
-            except (RuntimeError, subprocess.TimeoutExpired) as error:
-                failures.append(f"- {settings}: {error}")
-                print(error, flush=True)
-                continue
-            rows += found
-            for row in found:
-                print(f"  {row.term:18} {row.measured:12,} {row.estimated:12,} {row.error:+8.2%}", flush=True)
-    text = document(rows, failures)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows, failures = measure_all(chosen, folder)
     if arguments.write:
-        arguments.write.write_text(text, encoding="utf-8")
+        arguments.write.write_text(document(rows, failures), encoding="utf-8")
     print(*summary(rows))
     return 1 if failures or any(abs(row.error) > LIMIT for row in judged_rows(rows)) else 0
 

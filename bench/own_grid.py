@@ -82,13 +82,13 @@ def common(model: Path, row: str) -> list[str]:
     ]
 
 
-def make_model(folder: Path) -> None:
+def make_model(folder: Path) -> int:
     """Write a Llama of 16 million parameters, 66 MB in fp32, with random weights and the shipped tokenizer."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     if (folder / "config.json").exists():
-        return
+        return 0
     folder.mkdir(parents=True)
     for name in _TOKENIZER:
         shutil.copy(ROOT / "examples" / "base" / name, folder / name)
@@ -106,3 +106,4 @@ def make_model(folder: Path) -> None:
     )
     torch.manual_seed(0)
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return 0

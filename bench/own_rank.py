@@ -1,4 +1,4 @@
-"""One rank of a run whose live storages are counted: `python bench/own_rank.py RUN_DIR/plan.json`, under a launcher.
+"""One rank of a run whose live storages are counted.
 
 The run is the ordinary one. After its first step the storages that live between steps are counted by term; during the
 second one a dispatch mode sees every operator, so that the peak is known, and what lives when the forward pass ends.
@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,16 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from launch.parent_death import die_with_parent
-from orchestrator.engines.live import storage_bytes
+from orchestrator.engines.live import storage_bytes, tensors_of
 from orchestrator.estimate.calibration import HEAD_TILE_VOCAB
 from orchestrator.simulate.meter import StorageMeter
 from orchestrator.train import loop
-from orchestrator.train.worker import quiet_libraries, read_plan, set_environment
+from orchestrator.train.worker import read_plan, set_environment
 
 _METERED_STEP = 1  # steps done before the one that is metered
 _SHOWN = 25
+# Where DeepSpeed's handles keep what is gathered: several parameters at once, and one of another dtype.
+_BUFFERS = ("partitions", "_AllGatherHandle__param_buffer")
 
 
 class HostMeter(StorageMeter):
@@ -83,7 +83,8 @@ class Metered(TrainerCallback):  # type: ignore[misc]
 
     def _without_gathered(self) -> int:
         """Live bytes but for what ZeRO-3 has gathered."""
-        return self.meter.live_bytes - _gathered_bytes(self.run.trainer.model)
+        gathered = [*_gathered(self.run.trainer.model), *_arriving(self.run.trainer.optimizer)]
+        return self.meter.live_bytes - storage_bytes(gathered)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -127,10 +128,23 @@ class Metered(TrainerCallback):  # type: ignore[misc]
         os._exit(0)
 
 
-def _gathered_bytes(model: torch.nn.Module) -> int:
-    """Bytes of the parameters that ZeRO-3 holds whole now, but for those it always does."""
+def _gathered(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Parameters that ZeRO-3 holds whole now, but for those it always does."""
     partitioned = [x for x in model.parameters() if hasattr(x, "ds_tensor") and not x.ds_persist]
-    return storage_bytes([x.data for x in partitioned if x.data_ptr() != x.ds_tensor.data_ptr()])
+    return [x.data for x in partitioned if x.data_ptr() != x.ds_tensor.data_ptr()]
+
+
+def _arriving(optimizer: Any) -> list[torch.Tensor]:  # noqa: ANN401 - DeepSpeed's optimizer has no public type
+    """Buffers of gathers that nobody has waited for yet: the parameters are empty until then."""
+    while hasattr(optimizer, "optimizer") and not hasattr(optimizer, "parameter_offload"):
+        optimizer = optimizer.optimizer
+    if not hasattr(optimizer, "parameter_offload"):
+        return []
+    coordinator = optimizer.parameter_offload.get_param_coordinator()
+    handles = list(coordinator._PartitionedParameterCoordinator__inflight_param_registry.values())  # noqa: SLF001
+    handles = [one for handle in handles for one in getattr(handle, "handles", [handle])]
+    found = [getattr(handle, name, None) for handle in handles for name in _BUFFERS]
+    return [tensor for values in found for tensor in tensors_of(values)]
 
 
 class MeteredRun(loop.Run):
@@ -142,17 +156,10 @@ class MeteredRun(loop.Run):
         Metered(self).attach()
 
 
-def main() -> int:
-    """Do this rank's part."""
-    die_with_parent()
-    path = Path(sys.argv[1]).resolve()
+def run(path: Path) -> int:
+    """Do this rank's part of the plan at `path`; ends the process."""
     plan = read_plan(path)
     set_environment(plan)
-    quiet_libraries()
     loop.Run = MeteredRun  # type: ignore[misc]
     loop.run_rank(plan, path.parent)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

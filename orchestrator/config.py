@@ -297,13 +297,14 @@ class RouteConfig:
 
     `collective` is one or `all`; `sizes` are bytes (with KiB, MiB, GiB), `auto` for a table from 1 KiB to 1 GiB;
     `group` names the devices by index or id (`auto`: all, or the best `devices` of them); `pair` two of which the path
-    is explained.
+    is explained; `export` a folder for files of experts (empty: none).
     """
 
     collective: RouteCollective = RouteCollective.all
     sizes: tuple[str, ...] = ("auto",)
     group: tuple[str, ...] = ("auto",)
     pair: tuple[str, ...] = ("none",)
+    export: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
 from launch.spec import Backend, DeviceKind, LaunchSpec
 from orchestrator.config import Offload
+from orchestrator.environment.lever import Lever, variables
 from orchestrator.errors import Problem, UserError
 from orchestrator.planner.plan import Plan
 from orchestrator.planner.strategy import Zero3Extras, Zero3Knobs
@@ -89,18 +91,22 @@ def _with_extras(zero: dict[str, Any], extras: Zero3Extras) -> dict[str, Any]:
     return zero
 
 
-def launch_spec(plan: Plan, run_dir: str, python: str, *, attempt: int = 1) -> LaunchSpec:
+def launch_spec(plan: Plan, run_dir: str, python: str, *, attempt: int = 1, levers: Sequence[Lever] = ()) -> LaunchSpec:
     """What the launcher starts: the worker module on every rank, with the plan's environment.
+
+    The devices and their order are the plan's, for rows belong to ranks; of `levers` the variables are set that the
+    user has not set.
 
     Args:
         plan: the plan that lies in `run_dir/plan.json`.
         run_dir: absolute path of the run directory.
         python: interpreter of the ranks.
         attempt: 1 for the first start; each restart is a launch with a name of its own.
+        levers: what the machine's topology asks for.
     """
     strategy, launch = plan.chosen.strategy, plan.run_config.launch
     is_gpu = plan.device_kind == "gpu"
-    env = (("PYTORCH_ALLOC_CONF", strategy.allocator),) if strategy.allocator else ()
+    allocator = (("PYTORCH_ALLOC_CONF", strategy.allocator),) if strategy.allocator else ()
     ids = strategy.device_ids[: strategy.processes_per_node]
     return LaunchSpec(
         module=WORKER,
@@ -108,7 +114,7 @@ def launch_spec(plan: Plan, run_dir: str, python: str, *, attempt: int = 1) -> L
         run_dir=run_dir,
         num_nodes=strategy.num_nodes,
         processes_per_node=strategy.processes_per_node,
-        env=env,
+        env=(*allocator, *variables(levers)),
         python=python,
         master_port=launch.master_port or None,
         name=f"{plan.run_id}-{attempt}",

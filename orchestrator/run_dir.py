@@ -24,6 +24,8 @@ _FIXED_GROUPS = ("base.", "adapter.")
 _FIXED_KEYS = frozenset(
     {"batch.global", "seed", "optimizer.name", "data.group_by_length", "data.packing", "data.assistant_only"}
 )
+# What a configuration may leave to the planner, and how that is written; a plan has settled it.
+_OPEN: dict[str, object] = {"data.packing": None, "optimizer.name": "auto"}
 _IDENTITY = ("model", "data", "base", "adapter", "batch", "optimizer", "seed")
 
 
@@ -81,8 +83,17 @@ def differences(config: RunConfig, path: Path) -> dict[str, tuple[Any, Any]]:
         key: (saved.get(key), value)
         for key, value in now.items()
         # A key that the run does not know came with a later version, and stands at its default.
-        if key not in OF_THE_COMMAND and key in saved and saved[key] != value
+        if key not in OF_THE_COMMAND and key in saved and saved[key] != value and not _is_open(key, value)
     }
+
+
+def open_keys(config: RunConfig) -> tuple[str, ...]:
+    """Return what of the fixed settings this configuration leaves to the planner; a run to resume has settled it."""
+    return tuple(key for key, value in leaves(dump_config(config)) if _is_open(key, value))
+
+
+def _is_open(key: str, value: object) -> bool:
+    return key in _OPEN and value == _OPEN[key]
 
 
 def is_finished(config: RunConfig, run: RunDir, summary: Mapping[str, Any]) -> bool:
@@ -206,7 +217,7 @@ def _newest_like(config: RunConfig) -> Path:
     folders = [path.parent for path in RUNS.glob("*/plan.json")]
     for path in sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True):
         body = read_json(path / "plan.json")
-        if body and _identity(body.get("config", {})) == wanted:
+        if body and _is_like(wanted, _identity(body.get("config", {}))):
             return path.absolute()
     raise UserError(
         Problem(
@@ -215,6 +226,12 @@ def _newest_like(config: RunConfig) -> Path:
             remedy="Repeat the command that started the run, or name its folder: resume=RUN_DIR.",
         )
     )
+
+
+def _is_like(wanted: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
+    """Whether the run has all that is wanted; what was left open it may have settled either way."""
+    now, then = dict(leaves(wanted)), dict(leaves(saved))
+    return now.keys() == then.keys() and all(value == then[key] or _is_open(key, value) for key, value in now.items())
 
 
 def _identity(config: dict[str, Any]) -> dict[str, Any]:

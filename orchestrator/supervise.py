@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +20,10 @@ from launch.execute import Outcome, execute, free_port
 from launch.lock import run_lock
 from launch.request import FileToWrite, Request, render
 from launch.spec import Backend, LaunchSpec
+from orchestrator.environment.harm import Harm, harms
+from orchestrator.environment.lever import Lever, levers
+from orchestrator.environment.present import levers_json, levers_text
+from orchestrator.environment.read import read_user_environment
 from orchestrator.errors import ExitCode, Problem, RunFailed, RunStopped, UserError
 from orchestrator.lower import deepspeed_json, launch_backend, launch_spec
 from orchestrator.planner.plan import Plan, dumps
@@ -43,13 +47,24 @@ class Attempt:
 
     prepare: Request
     launch: Request
+    levers: tuple[Lever, ...] = ()
+    harms: tuple[Harm, ...] = ()
 
 
-def make_attempt(plan: Plan, topology: Topology, run: RunDir, *, python: str = sys.executable) -> Attempt:
-    """Build the requests of an attempt; nothing is written or started."""
+def make_attempt(
+    plan: Plan,
+    topology: Topology,
+    run: RunDir,
+    *,
+    python: str = sys.executable,
+    environ: Mapping[str, str] = os.environ,
+) -> Attempt:
+    """Build the requests of an attempt; nothing is written or started, but NCCL's own files of settings are read."""
     backend = launch_backend(plan)
+    users = read_user_environment(environ)
+    found = levers(topology, plan.chosen.strategy.device_ids, users)
     try:
-        spec = launch_spec(plan, str(run.path), python, attempt=run.attempt)
+        spec = launch_spec(plan, str(run.path), python, attempt=run.attempt, levers=found)
         if backend is Backend.deepspeed and spec.master_port is None:
             spec = replace(spec, master_port=free_port())
         if backend is Backend.torchrun:
@@ -58,7 +73,12 @@ def make_attempt(plan: Plan, topology: Topology, run: RunDir, *, python: str = s
         prepare = build(Backend.local, _prepare_spec(spec))
     except LaunchError as error:
         raise UserError(Problem(where=error.asked, found=error.found, remedy=error.remedy)) from error
-    return Attempt(prepare=replace(prepare, files=_files(plan, topology, run)), launch=launched)
+    return Attempt(
+        prepare=replace(prepare, files=_files(plan, topology, run)),
+        launch=launched,
+        levers=found,
+        harms=harms(users, ports=[nic.name for nic in topology.nics]),
+    )
 
 
 def _prepare_spec(spec: LaunchSpec) -> LaunchSpec:
@@ -103,6 +123,7 @@ def run_attempt(attempt: Attempt, run: RunDir, say: Callable[[str], None]) -> di
         with run_lock(str(run.path)), _restored_on_refusal(run):
             for name in ("summary.json", STOP_FILE):
                 (run.path / name).unlink(missing_ok=True)
+            _tell(attempt, say)
             say("preparing the rows (loading the tokenizer's libraries takes some seconds)")
             _run(attempt.prepare, run, say, what="preparing the rows")
             say(f"starting the ranks ({attempt.launch.backend.value})")
@@ -113,6 +134,15 @@ def run_attempt(attempt: Attempt, run: RunDir, say: Callable[[str], None]) -> di
     except RunFailed as error:
         _write_failure(run, error)
         raise
+
+
+def _tell(attempt: Attempt, say: Callable[[str], None]) -> None:
+    """Say which of the user's settings stand in place of a lever, and which are known to hurt."""
+    for lever in attempt.levers:
+        if lever.overridden_by and lever.applies:
+            say(f"yours stands: {lever.overridden_by}, not {lever.name}={lever.value}")
+    for harm in attempt.harms:
+        say(f"warning: {harm}")
 
 
 @contextmanager
@@ -286,6 +316,7 @@ def dry_run_text(attempt: Attempt) -> str:
         + render(attempt.prepare)
         + "\n# 2. the ranks\n"
         + render(attempt.launch)
+        + "".join(f"# {line}\n" for line in levers_text(attempt.levers, attempt.harms).splitlines())
     )
 
 
@@ -294,4 +325,4 @@ def dry_run_json(attempt: Attempt) -> dict[str, Any]:
     return {
         name: asdict(request) | {"backend": request.backend.value}
         for name, request in (("prepare", attempt.prepare), ("launch", attempt.launch))
-    }
+    } | levers_json(attempt.levers, attempt.harms)

@@ -49,13 +49,12 @@ class UserEnvironment:
     host_addresses: tuple[str, ...] = ()
 
     def get(self, name: str) -> Setting | None:
-        """The setting that ranks will see; an empty value counts as none, as NCCL has it."""
-        found = next((setting for setting in self.settings if setting.name == name), None)
-        return found if found is not None and found.value else None
+        """The setting that ranks will see. An empty value is the user's too: it keeps a variable unset."""
+        return next((setting for setting in self.settings if setting.name == name), None)
 
     @property
     def effective(self) -> tuple[Setting, ...]:
-        """One setting a name, in order of appearance."""
+        """One setting a name, in order of appearance; without those that are empty, which NCCL passes over."""
         seen: dict[str, Setting] = {}
         for setting in self.settings:
             seen.setdefault(setting.name, setting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import socket
 from collections.abc import Mapping
@@ -10,7 +11,15 @@ from typing import Final
 
 import psutil
 
-from orchestrator.environment.given import SHELL, Interface, Setting, UserEnvironment, is_of_interest, joined, parse_conf
+from orchestrator.environment.given import (
+    SHELL,
+    Interface,
+    Setting,
+    UserEnvironment,
+    is_of_interest,
+    joined,
+    parse_conf,
+)
 
 _ETC: Final = Path("/etc/nccl.conf")
 _MOST_BYTES: Final = 2**20
@@ -39,20 +48,14 @@ def read_user_environment(
     if not network:
         return UserEnvironment(settings=settings)
     host = socket.gethostname()
-    return UserEnvironment(
-        settings=settings, host=host, interfaces=_interfaces(), host_addresses=_resolved(host)
-    )
+    return UserEnvironment(settings=settings, host=host, interfaces=_interfaces(), host_addresses=_resolved(host))
 
 
 def _home() -> Path | None:
     try:
-        return Path(pwd.getpwuid(_uid()).pw_dir)
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:  # a container's user without an entry
         return None
-
-
-def _uid() -> int:
-    return int(psutil.Process().uids().real)
 
 
 def _text(path: Path) -> str:

@@ -14,6 +14,7 @@ from orchestrator.config import Checkpointing
 from orchestrator.estimate.blocks import Block, block_of
 from orchestrator.estimate.experts import (
     are_adapted,
+    expert_layers,
     gated_bytes_per_token,
     has_dense_mlp,
     has_experts,
@@ -22,9 +23,11 @@ from orchestrator.estimate.experts import (
 )
 from orchestrator.estimate.layers import Input, input_of
 from orchestrator.estimate.masks import masked_layers
+from orchestrator.estimate.scores import scores_of
 from orchestrator.estimate.setting import Setting
 
 _FP32 = 4
+_RESIDUAL_MASKS = 2  # one byte an element: of what attention and the MLP return
 _NORM_STATISTICS = 2 * _FP32  # mean and reciprocal deviation of a LayerNorm
 
 
@@ -61,7 +64,7 @@ def _norms(setting: Setting, block: Block) -> float:
     if model.layer_norm and block.fp32_norms:
         inputs = 1 if block.parallel and block.fp32_outputs else model.norms_per_layer
         return inputs * _FP32 * model.hidden + model.norms_per_layer * _NORM_STATISTICS
-    norms = model.norms_per_layer * _FP32 * (model.hidden + 1)
+    norms = model.norms_per_layer * _FP32 * (block.norm_copies * model.hidden + 1)
     if model.qk_norm:
         norms += _FP32 * (model.query_width + model.key_width + model.heads + model.kv_heads)
     return float(norms)
@@ -122,13 +125,6 @@ def _rank_wide(setting: Setting) -> float:
     return float(setting.compute_bytes * setting.adapter.rank * len(setting.adapter.targets))
 
 
-def score_bytes(setting: Setting) -> int:
-    """Bytes per attention score of a plain kernel: softmax in fp32, its cast, tanh."""
-    compute = setting.compute_bytes
-    cast = compute if setting.compute_dtype != "fp32" else 0
-    return _FP32 + cast + (compute if block_of(setting).soft_capped else 0)
-
-
 def _extra(setting: Setting, *, masked: bool) -> float:
     """What some settings add: input copies, dropout, attention scores, masks, int8 products."""
     model, compute, length = setting.model, setting.compute_bytes, setting.batch.longest_tokens
@@ -140,8 +136,10 @@ def _extra(setting: Setting, *, masked: bool) -> float:
         extra += compute * max(0, target_inputs - 2 * model.hidden - model.intermediate)
     if setting.adapter.dropout > 0:
         extra += (compute + 1) * target_inputs
+    if model.drops_residuals:
+        extra += _RESIDUAL_MASKS * model.hidden
     if setting.eager_attention:
-        extra += model.heads * length * score_bytes(setting)
+        extra += model.heads * length * scores_of(setting).saved
     elif masked:
         extra += compute * length  # the boolean mask becomes a bias of the compute dtype in every layer
     return extra
@@ -161,8 +159,25 @@ def kept_bytes_per_token(setting: Setting) -> float:
             return stream
 
 
+def unsaved_bytes_per_token(setting: Setting) -> float:
+    """What the first layer's MLP need not save: beside attention it reads the embeddings, which have no gradient."""
+    block = block_of(setting)
+    if setting.checkpointing is not Checkpointing.none or not block.parallel or has_experts(setting):
+        return 0.0
+    inputs = {input_of(x.name, x.in_features, setting) for x in setting.adapter.targets}
+    return 0.0 if inputs & {Input.mlp, Input.product} else mlp_bytes_per_token(setting, block)
+
+
 def layer_copy_bytes(setting: Setting) -> int:
     """One layer's weights that wait for the backward pass: casts of fp32 adapters, experts with adapters added."""
+    return _cast_bytes(setting) + merged_bytes(setting)
+
+
+def copy_bytes(setting: Setting) -> int:
+    """The same of all layers."""
+    return setting.model.layers * _cast_bytes(setting) + expert_layers(setting) * merged_bytes(setting)
+
+
+def _cast_bytes(setting: Setting) -> int:
     is_cast = setting.adapter_dtype == "fp32" and setting.compute_dtype != "fp32"
-    casts = setting.adapter.params_per_layer * setting.compute_bytes if is_cast else 0
-    return casts + merged_bytes(setting)
+    return setting.adapter.params_per_layer * setting.compute_bytes if is_cast else 0

@@ -11,11 +11,11 @@ from orchestrator.estimate.activations import (
     output_bytes,
     product_bytes_per_token,
     saved_bytes_per_token,
-    score_bytes,
 )
 from orchestrator.estimate.blocks import Block, block_of
-from orchestrator.estimate.experts import backward_bytes, has_dense_mlp, has_experts, recompute_bytes
+from orchestrator.estimate.experts import backward_bytes, has_dense_mlp, has_experts, recompute_bytes, results_bytes
 from orchestrator.estimate.layers import Input, input_of
+from orchestrator.estimate.scores import scores_of
 from orchestrator.estimate.setting import Setting
 
 _FP32 = 4
@@ -40,10 +40,14 @@ def layer_peak(setting: Setting, unpacked_bytes: int) -> Moment:
     block = block_of(setting)
     recomputes = setting.checkpointing is not Checkpointing.none
     saved = saved_bytes_per_token(setting) if recomputes else 0.0
+    if recomputes and block.fp32_outputs:
+        saved -= _FP32 * setting.model.hidden  # the first norm reads the very tensor that checkpointing keeps
     last = unpacked_bytes * _last_share(setting)
     moments: list[Moment] = []
     if not has_experts(setting) or has_dense_mlp(setting):
         moments += _mlp_moments(setting, block, saved, last)
+    if not recomputes:
+        moments.append(_last_forward(setting, block, last))
     if recomputes and not has_experts(setting):
         moments += _recompute_moments(setting, block, saved, last)
     if has_experts(setting):
@@ -52,7 +56,7 @@ def layer_peak(setting: Setting, unpacked_bytes: int) -> Moment:
         norm = setting.peak_tokens * (saved + (_NORM_COPIES * _FP32 + setting.compute_bytes) * setting.model.hidden)
         moments.append(Moment(why="the norm after the MLP runs backwards", bytes=norm))
     if setting.eager_attention:
-        moments.append(_attention_moment(setting, block, recomputes=recomputes))
+        moments += _attention_moments(setting, block, recomputes=recomputes)
     copies = layer_copy_bytes(setting) if recomputes else 0
     largest = max(moments, key=lambda moment: moment.bytes)
     return Moment(why=largest.why, bytes=largest.bytes + copies)
@@ -76,17 +80,27 @@ def _mlp_moments(setting: Setting, block: Block, saved: float, unpacked: float) 
     if block.norm_last:
         saved = max(0.0, saved - _FP32 * setting.model.hidden)  # that norm has run backwards by then
     is_product = setting.model.gated_mlp or block.written_out
-    steps = 3 if is_product else 2  # gradients alive at once
-    last = tokens * (saved + gradient - product + (size + setting.compute_bytes) * width) + unpacked
-    if block.fp32_outputs:
+    results = (size if product else 0) + setting.compute_bytes  # of the adapter, where there is one, and the module
+    last = tokens * (saved + gradient - product + results * width) + unpacked
+    if block.fp32_outputs and product:
         last = max(last, tokens * (saved + gradient + 2 * size * width))
     return [
         Moment(why="the MLP's last module runs backwards", bytes=last),
         Moment(
             why="the MLP's product runs backwards" if is_product else "the activation runs backwards",
-            bytes=tokens * (saved + gradient - product + steps * size * width),
+            bytes=tokens * (saved + gradient - product + block.backward_steps * size * width),
         ),
     ]
+
+
+def _last_forward(setting: Setting, block: Block, unpacked: float) -> Moment:
+    """The MLP's last module runs forward in the last layer: what it reads, as far as no adapter keeps that."""
+    size, compute, keeps = output_bytes(setting, block), setting.compute_bytes, product_bytes_per_token(setting) > 0
+    elements = 0 if keeps and size == compute else size
+    if not keeps and size != compute:
+        elements += compute
+    alive = elements * setting.model.intermediate + compute * setting.model.hidden
+    return Moment(why="the MLP's last module runs forward", bytes=setting.peak_tokens * alive + unpacked)
 
 
 def _recompute_moments(setting: Setting, block: Block, saved: float, unpacked: float) -> list[Moment]:
@@ -118,7 +132,10 @@ def _expert_moments(setting: Setting, saved: float, *, recomputes: bool) -> list
     """The experts' last matrices, forward and backward, with three more of the residual stream."""
     stream = 3 * setting.compute_bytes * setting.model.hidden
     before = setting.peak_tokens * (saved + stream)
-    moments = [Moment(why="the experts' last matrices run backwards", bytes=before + backward_bytes(setting))]
+    moments = [
+        Moment(why="the experts' last matrices run backwards", bytes=before + backward_bytes(setting)),
+        Moment(why="the experts' results run backwards", bytes=before + results_bytes(setting)),
+    ]
     if recomputes:
         moments.append(Moment(why="the experts are recomputed", bytes=before + recompute_bytes(setting)))
     return moments
@@ -131,15 +148,19 @@ def _is_fused(setting: Setting) -> bool:
     return model.gated_mlp and any(input_of(x.name, x.in_features, setting) is Input.mlp for x in wide)
 
 
-def _attention_moment(setting: Setting, block: Block, *, recomputes: bool) -> Moment:
-    """Softmax runs backwards: its result, the gradient in fp32, and its own gradient; tanh still waits."""
-    model, compute = setting.model, setting.compute_bytes
-    scores = model.heads * setting.batch.longest_tokens
-    alive = 3 * _FP32 + (compute if block.soft_capped else 0)
+def _attention_moments(setting: Setting, block: Block, *, recomputes: bool) -> list[Moment]:
+    """Softmax of the recomputation, and backwards: its result, the gradient, and its own gradient."""
+    model, compute, each = setting.model, setting.compute_bytes, scores_of(setting)
+    scores, tokens = model.heads * setting.batch.longest_tokens, setting.peak_tokens
     rest: float = (_FP32 + 3 * compute) * model.hidden + 3 * compute * model.query_width
     if not recomputes:
-        # Of what the layer saved, the MLP's part is gone by then, and what softmax saved is counted twice.
-        alive, rest = alive - score_bytes(setting), rest - mlp_bytes_per_token(setting, block)
-    return Moment(
-        why="the attention scores run backwards", bytes=setting.peak_tokens * (scores * alive + max(0.0, rest))
-    )
+        # Of what the layer saved, all after attention is gone by then, and what softmax saved is counted twice.
+        rest -= _FP32 * model.hidden + compute * model.query_width
+        alive = scores * (each.backward - each.saved) + rest - mlp_bytes_per_token(setting, block)
+        return [Moment(why="the attention scores run backwards", bytes=max(0.0, tokens * alive))]
+    size = output_bytes(setting, block)
+    before = size * (model.query_width + 2 * model.key_width) + (2 * _FP32 + size) * model.hidden
+    return [
+        Moment(why="the attention scores run backwards", bytes=tokens * (scores * each.backward + rest)),
+        Moment(why="the attention scores are recomputed", bytes=tokens * (scores * each.forward + before)),
+    ]

@@ -6,6 +6,7 @@ Read in transformers 5.24 (`models/*/modeling_*.py`); `bench/fake_memory.py` che
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from orchestrator.config import Engine
@@ -19,7 +20,10 @@ _CONCATENATED: Final = frozenset({"phi3", "phi", "gpt_neox", "stablelm", "glm", 
 _FUSED_QKV: Final = frozenset({"phi3"})
 # torch's own LayerNorm, which CUDA's autocast runs in fp32.
 _TORCH_NORM: Final = frozenset(
-    {"phi", "falcon", "gpt_neox", "gptj", "opt", "stablelm", "starcoder2", "bloom", "mpt", "gpt2", "gpt_bigcode"}
+    {
+        *("phi", "falcon", "gpt_neox", "gptj", "opt", "stablelm", "starcoder2", "bloom", "mpt", "gpt2", "gpt_bigcode"),
+        "gpt_neo",
+    }
 )
 # Linear modules of their own class return the compute dtype; bitsandbytes' return the dtype of their input.
 _OWN_LINEAR: Final = frozenset({"falcon"})
@@ -28,6 +32,10 @@ _WRITTEN_OUT: Final = frozenset({"gelu_new", "gelu_fast", "gelu_accurate"})
 _KEEPS_RESULT: Final = frozenset({"relu"})
 # A norm follows the MLP, so it runs backwards before anything of the layer is freed.
 _NORM_LAST: Final = frozenset({"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4", "exaone4"})
+# Their norm, written out in Python, keeps the centred input twice: once to be squared, once to be scaled.
+_CENTRED_TWICE: Final = frozenset({"cohere", "cohere2"})
+# Activations whose backward pass is written out in Python, with the widest tensors alive at once in it.
+_BACKWARD_STEPS: Final = MappingProxyType({"bloom_gelu": 6})
 _SOFT_CAPPED: Final = frozenset({"gemma2"})
 
 
@@ -45,6 +53,8 @@ class Block:
         keeps_result: the activation saves its result instead of its input.
         norm_last: a norm follows the MLP.
         soft_capped: attention scores and logits go through tanh.
+        norm_copies: fp32 copies of its input that a norm keeps.
+        backward_steps: tensors of the MLP's width alive at once while its activation runs backwards.
     """
 
     parallel: bool
@@ -56,6 +66,8 @@ class Block:
     keeps_result: bool
     norm_last: bool
     soft_capped: bool
+    norm_copies: int
+    backward_steps: int
 
 
 def block_of(setting: Setting) -> Block:
@@ -64,6 +76,7 @@ def block_of(setting: Setting) -> Block:
     # ZeRO-3 casts the whole module instead of using autocast, and a CPU's autocast leaves norms alone.
     widens = setting.machine.is_gpu and setting.engine is not Engine.zero3 and setting.compute_dtype != "fp32"
     fp32_norms = kind in _TORCH_NORM and widens
+    is_product = setting.model.gated_mlp or setting.model.activation in _WRITTEN_OUT
     return Block(
         parallel=kind in _PARALLEL,
         concatenated=kind in _CONCATENATED,
@@ -74,4 +87,6 @@ def block_of(setting: Setting) -> Block:
         keeps_result=setting.model.activation in _KEEPS_RESULT,
         norm_last=kind in _NORM_LAST,
         soft_capped=kind in _SOFT_CAPPED,
+        norm_copies=2 if kind in _CENTRED_TWICE else 1,
+        backward_steps=_BACKWARD_STEPS.get(setting.model.activation, 3 if is_product else 2),
     )

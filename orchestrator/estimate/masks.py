@@ -46,6 +46,13 @@ def mask_bytes_per_token(setting: Setting) -> float:
     return length / setting.micro  # of a window, the same for every row
 
 
+def mask_buffer_bytes(setting: Setting) -> int:
+    """Triangular masks over all positions that some modules are built with: one a layer, or one for the model."""
+    model = setting.model
+    count = {"gpt_neo": model.layers, "gpt_bigcode": 1}.get(model.architecture, 0)
+    return count * model.max_positions**2
+
+
 def mask_kinds(setting: Setting) -> int:
     """Different masks of the model: for layers with a window, and for those without."""
     kind = setting.model.architecture

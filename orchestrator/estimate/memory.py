@@ -8,11 +8,11 @@ from dataclasses import replace
 from orchestrator.config import Checkpointing, Engine, Optimizer
 from orchestrator.estimate import base
 from orchestrator.estimate import calibration as c
-from orchestrator.estimate.activations import kept_bytes_per_token, layer_copy_bytes
+from orchestrator.estimate.activations import copy_bytes, kept_bytes_per_token, unsaved_bytes_per_token
 from orchestrator.estimate.backward import layer_peak
 from orchestrator.estimate.blocks import block_of
 from orchestrator.estimate.host_memory import PINNED, host_terms, load_conversion_bytes
-from orchestrator.estimate.masks import mask_bytes_per_token
+from orchestrator.estimate.masks import mask_buffer_bytes, mask_bytes_per_token
 from orchestrator.estimate.published import estimate_published, is_published
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.values import Memory, PhaseMemory, Term
@@ -55,9 +55,10 @@ def _with_training_heap(saving: PhaseMemory, training: PhaseMemory) -> PhaseMemo
 
 def base_terms(setting: Setting) -> tuple[Term, ...]:
     """The frozen base as it lies on the device between uses."""
-    if setting.engine is Engine.zero3:
-        return partitioned_terms(setting)
-    return replicated_terms(setting)
+    terms = partitioned_terms(setting) if setting.engine is Engine.zero3 else replicated_terms(setting)
+    buffers = mask_buffer_bytes(setting)
+    why = "causal masks that attention modules hold as buffers, one byte a pair of positions"
+    return (*terms, Term(name="mask_buffers", bytes=buffers, why=why)) if buffers else terms
 
 
 def replicated_terms(setting: Setting) -> tuple[Term, ...]:
@@ -122,8 +123,9 @@ def _kept_bytes(setting: Setting) -> int:
     model, tokens = setting.model, setting.peak_tokens
     # On a CPU: the final norm's input in fp32 and the head's; on a GPU they are in the head's term.
     hidden_states = 0 if setting.machine.is_gpu else (_FP32 + setting.compute_bytes) * model.hidden
-    copies = model.layers * layer_copy_bytes(setting) if setting.checkpointing is Checkpointing.none else 0
-    per_token = model.layers * kept_bytes_per_token(setting) + mask_bytes_per_token(setting) + hidden_states
+    copies = copy_bytes(setting) if setting.checkpointing is Checkpointing.none else 0
+    layers = model.layers * kept_bytes_per_token(setting) - unsaved_bytes_per_token(setting)
+    per_token = layers + mask_bytes_per_token(setting) + hidden_states
     return round(tokens * per_token) + copies
 
 

@@ -123,7 +123,9 @@ def _reduction(setting: Setting) -> tuple[float, int, int, float]:
     scattered = shards_weights(setting) or setting.sharding is not None
     # A reduce-scatter sends each byte once, an all-reduce twice.
     ways = 1 if scattered else 2
-    ring = ways * (ranks - 1) / ranks * size / machine.link_bytes_per_second
+    # Trees and sums in the switch serve an all-reduce only; gloo scatters no faster or slower than it reduces.
+    rate = machine.gather_bytes_per_second if scattered and machine.is_gpu else machine.link_bytes_per_second
+    ring = ways * (ranks - 1) / ranks * size / rate
     alpha = ways * (ranks - 1) * groups * machine.link_alpha_seconds
     if scattered and machine.gather_alpha_seconds is not None:
         alpha = groups * machine.gather_alpha_seconds

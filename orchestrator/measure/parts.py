@@ -50,6 +50,7 @@ class Part:
 
 
 _DEVICE: Final = "orchestrator.measure.device"
+_ON_HOST: Final = "orchestrator.measure.on_host"
 _CUDA: Final = ("cuda",)
 PARTS: Final = (
     Part(name="context", module=_DEVICE, where=Where.device, text="bytes outside torch's allocator", devices=_CUDA),
@@ -65,6 +66,8 @@ PARTS: Final = (
         where=Where.host,
         text="memory of logits and layers in the installed libraries",
     ),
+    Part(name="links", module=_ON_HOST, where=Where.host, text="copies between devices, alone and at once"),
+    Part(name="collectives", module=_ON_HOST, where=Where.host, text="collectives: torch's own and by schedules"),
 )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from orchestrator.config import Attention, Checkpointing, Engine, RunConfig
 from orchestrator.estimate import base
 from orchestrator.estimate.calibration import DEVICE_FILL
+from orchestrator.estimate.masks import EAGER_BY_DEFAULT
 from orchestrator.estimate.memory import estimate_memory
 from orchestrator.estimate.setting import Machine, Setting, Zero3Knobs
 from orchestrator.estimate.time import estimate_time
@@ -25,8 +26,6 @@ from topology.units import GIB, format_bytes
 _SHOWN_TERMS = 3
 # Rows of varying length leave holes that only growable segments can reuse.
 _EXPANDABLE = "expandable_segments:True"
-# transformers runs these without a fused kernel unless told otherwise (the scores are soft-capped).
-_EAGER_BY_DEFAULT = frozenset({"gemma2"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +113,7 @@ def setting_of(job: Job, point: Point, at: int) -> Setting:
         optimizer=config.optimizer.name,
         allocator=allocator_of(config, place.world),
         eager_attention=_is_eager(job),
+        flash_attention=config.model.attention is Attention.flash_attention_2,
         zero3=point.zero3,
         machine=machine,
         stack=config.stack.value,
@@ -139,7 +139,7 @@ def _near_gathers(machine: Machine, way: Way, group: Group) -> Machine:
 
 def _is_eager(job: Job) -> bool:
     wanted = job.config.model.attention
-    return wanted is Attention.eager or (wanted is Attention.auto and job.model.architecture in _EAGER_BY_DEFAULT)
+    return wanted is Attention.eager or (wanted is Attention.auto and job.model.architecture in EAGER_BY_DEFAULT)
 
 
 def layer_seconds(job: Job, point: Point) -> float:

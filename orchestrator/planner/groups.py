@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from orchestrator.estimate.calibration import LINK_EFFICIENCY
 from orchestrator.planner.latency import gather_latency_seconds
 from orchestrator.planner.rates import bottleneck
+from orchestrator.planner.wires import Wires, wires_of
 from topology.grouping import connected
 from topology.model import Device, Pair, SwitchKind, Topology
 
@@ -40,10 +41,12 @@ class Near:
     Attributes:
         pairs: of each host, by its name.
         fabric: number of the island of each device where NVLink joins devices of several hosts; empty elsewhere.
+        wires: links and switches, by host.
     """
 
     pairs: Mapping[str, Sequence[Pair]]
     fabric: Mapping[str, int]
+    wires: Wires
 
     def is_one_fabric(self, devices: Sequence[Device]) -> bool:
         """Whether NVLink joins all of these, across hosts."""
@@ -51,8 +54,13 @@ class Near:
         return len(found) == 1 and None not in found
 
 
-def near_of(topology: Topology) -> Near:
-    """Sort the pairs by host, and number the islands that span hosts."""
+def near_of(topology: Topology, measured: Mapping[frozenset[str], float] | None = None) -> Near:
+    """Sort pairs and links by host, and number the islands that span hosts.
+
+    Args:
+        topology: of the machine.
+        measured: bytes per second of links, by both ends, in the place of the topology's.
+    """
     home = {device.id: host.name for host in topology.hosts for device in host.devices}
     pairs: dict[str, list[Pair]] = {host.name: [] for host in topology.hosts}
     for pair in topology.pairs:
@@ -61,7 +69,11 @@ def near_of(topology: Topology) -> Near:
     # Only a switch that is part of no host joins devices of several: elsewhere there is nothing to look for.
     spans = any(switch.kind is SwitchKind.nvswitch and switch.host is None for switch in topology.switches)
     islands = topology.islands if spans else ()
-    return Near(pairs=pairs, fabric={name: number for number, island in enumerate(islands) for name in island})
+    return Near(
+        pairs=pairs,
+        fabric={name: number for number, island in enumerate(islands) for name in island},
+        wires=wires_of(topology, measured),
+    )
 
 
 def has_nvlink(devices: Sequence[Device], pairs: Sequence[Pair]) -> bool:
@@ -92,22 +104,27 @@ def _found(gpus: Sequence[Sequence[Device]], pairs: Sequence[Sequence[Pair]], ne
     alike, wide = alike_hosts(gpus, pairs), _fabric_hosts(gpus, near)
     if hosts > 1 and per_host > 1 and wide <= 1:
         nvlink = all(has_nvlink(some, own) for some, own in alike)
-        rate = min(bottleneck(some, own) for some, own in alike)
-        yield _group("host", per_host, rate, nvlink=nvlink)
+        yield _group("host", per_host, min(_rate(near, [some], own) for some, own in alike), nvlink=nvlink)
     sizes = {_size_of(some, own) for some, own in alike}
     if len(sizes) == 1 and 1 < (size := sizes.pop()) < per_host:
-        rate = min(bottleneck(some[at : at + size], own) for some, own in alike for at in range(0, per_host, size))
-        yield _group("island", size, rate, nvlink=True)
+        parts = [(some[at : at + size], own) for some, own in alike for at in range(0, per_host, size)]
+        yield _group("island", size, min(_rate(near, [part], own) for part, own in parts), nvlink=True)
     if 1 < wide < hosts and per_host > 1:
-        rate = min(bottleneck(some, own) for some, own in alike)
+        rate = min(_rate(near, gpus[at : at + wide], pairs[at], one_fabric=True) for at in range(0, hosts, wide))
         yield _group("island", wide * per_host, rate, nvlink=True)
+
+
+def _rate(near: Near, gpus: Sequence[Sequence[Device]], pairs: Sequence[Pair], *, one_fabric: bool = False) -> float:
+    """Bytes per second of a gather among these devices: over their wires, else by the labels of their pairs."""
+    found = near.wires.routes(gpus, one_fabric=one_fabric)
+    return found.gather.bytes_per_second if found else bottleneck(gpus[0], pairs) * LINK_EFFICIENCY.value
 
 
 def _group(name: str, ranks: int, rate: float, *, nvlink: bool) -> Group:
     return Group(
         ranks=ranks,
         name=name,
-        bytes_per_second=rate * LINK_EFFICIENCY.value,
+        bytes_per_second=rate,
         # Over a fabric of several hosts, too, every hop is an NVLink.
         alpha_seconds=gather_latency_seconds(ranks, 1, nvlink=nvlink),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.config import Checkpointing, Engine, Optimizer
 from orchestrator.planner.dtypes import Arithmetic
 from orchestrator.planner.evaluate import usable_bytes
+from orchestrator.planner.picks import pick_words
 from orchestrator.planner.plan import Choice
 from orchestrator.planner.ranking import WORTH_MEMORY
 from orchestrator.planner.search import Found
@@ -12,7 +13,7 @@ from orchestrator.planner.solve import Asked, Solution
 from orchestrator.planner.strategy import Strategy
 from orchestrator.planner.variants import OPTIMIZER_HANDICAP, packed_rows, packing_conflict
 from orchestrator.planner.ways import ENGINES
-from topology.units import format_bytes, format_seconds
+from topology.units import format_bytes, format_rate, format_seconds
 
 
 def reasons_for(asked: Asked, solution: Solution, arithmetic: Arithmetic) -> tuple[str, ...]:
@@ -22,6 +23,8 @@ def reasons_for(asked: Asked, solution: Solution, arithmetic: Arithmetic) -> tup
         *solution.worlds[0].reasons,
         _engine(solution),
         *_devices(solution),
+        *_picked(asked, solution),
+        *_links(solution),
         _micro(solution, found.ranked[0].strategy),
         _checkpointing(asked, found),
         *_packing(asked, solution),
@@ -85,6 +88,30 @@ def _devices(solution: Solution) -> tuple[str, ...]:
         return (f"{used} of {whole} devices ({_part(chosen)}): with more of them nothing fits{_nearest(solution)}.",)
     times = _times(more[0], chosen)
     return (f"{used} of {whole} devices ({_part(chosen)}): {more[0].strategy.world_size} would take {times} as long.",)
+
+
+def _picked(asked: Asked, solution: Solution) -> tuple[str, ...]:
+    """Say which GPUs of a host are used, where not all are."""
+    best = solution.found.best
+    words = pick_words(asked.topology, best.place.world) if best is not None else ""
+    return (f"{words}.",) if words else ()
+
+
+def _links(solution: Solution) -> tuple[str, ...]:
+    """Say what collectives reach, and which wire limits them."""
+    best = solution.found.best
+    if best is None or best.place.world.size == 1 or not best.place.world.is_gpu:
+        return ()
+    world = best.place.world
+    if world.routes is None:
+        rate = format_rate(world.link_rates[0])
+        return (
+            f"Links: {rate} by nvidia-smi's labels and the ports' rates, since the wires between them were not read.",
+        )
+    if best.way.engine is Engine.ddp:
+        return (f"Gradients: {world.routes.reduce.text}.",)
+    # A reduce-scatter takes the way of an all-gather.
+    return (f"Weights and gradients: {world.routes.gather.text}.",)
 
 
 def _nearest(solution: Solution) -> str:

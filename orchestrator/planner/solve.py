@@ -55,7 +55,7 @@ def solve(asked: Asked) -> Solution:
         UserError: what was asked for is not there (devices, module names), or contradicts itself.
     """
     config, model, data = asked.config, asked.model, asked.data
-    worlds = tuple(replace(x, calibration=asked.calibration) for x in choose_worlds(config, asked.topology))
+    worlds = choose_worlds(config, asked.topology, asked.calibration)
     jobs = jobs_of(config, model, data, is_gpu=worlds[0].is_gpu)
     found = search(jobs, worlds)
     closed = tuple(Refused(strategy=entry.choice, reason=entry.reason) for entry in closed_of(config, model, data))

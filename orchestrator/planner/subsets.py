@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from orchestrator.calibration_file import Calibration
 from orchestrator.config import Backend, RunConfig
 from orchestrator.errors import Problem, UserError
 from orchestrator.planner.groups import Near, alike_hosts, groups_of, has_nvlink, near_of
-from orchestrator.planner.rates import CPU_LINK_RATES, bottleneck, cores_of, link_rates, pair_rate
+from orchestrator.planner.picks import fastest_groups, nearest
+from orchestrator.planner.rates import CPU_LINK_RATES, bottleneck, cores_of, link_rates
+from orchestrator.planner.wires import measured_links
 from orchestrator.planner.world import World, device_classes
-from topology.grouping import connected
-from topology.model import Device, DeviceKind, Host, Pair, Topology
+from topology.model import Device, DeviceKind, Host, Topology
 
 _CPU_RANKS = 2
 _MOST_THREADS = 8
 _MOST_KINDS = 4
 
 
-def choose_worlds(config: RunConfig, topology: Topology) -> tuple[World, ...]:
+def choose_worlds(config: RunConfig, topology: Topology, calibration: Calibration | None = None) -> tuple[World, ...]:
     """Return the worlds to choose among, the largest first.
 
     Where the user gives a number of devices, and on CPUs, there is one. Parts that no estimate could tell apart
-    appear once.
+    appear once. Links that a calibration has measured count at what was measured.
 
     Raises:
         UserError: more devices, hosts or ranks were asked for than there are.
@@ -30,16 +32,17 @@ def choose_worlds(config: RunConfig, topology: Topology) -> tuple[World, ...]:
     hosts = _hosts(config, topology)
     gpus = [tuple(device for device in host.devices if device.kind is DeviceKind.gpu) for host in hosts]
     if not all(gpus):
-        return (_cpu_world(config, hosts),)
-    near = near_of(topology)
+        return (replace(_cpu_world(config, hosts), calibration=calibration),)
+    near = near_of(topology, measured_links(calibration))
     full = _full_world(config, near, hosts, gpus)
     if config.devices or config.launch.backend is Backend.local:
-        return (full,)
+        return (replace(full, calibration=calibration),)
     worlds = {_signature(full): full}
     for part in _parts(near, hosts, gpus):
         if part.size <= config.batch.global_:
             worlds.setdefault(_signature(part), part)
-    return tuple(sorted(worlds.values(), key=lambda world: -world.size))
+    found = (replace(world, calibration=calibration) for world in worlds.values())
+    return tuple(sorted(found, key=lambda world: -world.size))
 
 
 def _hosts(config: RunConfig, topology: Topology) -> tuple[Host, ...]:
@@ -65,28 +68,11 @@ def _full_world(config: RunConfig, near: Near, hosts: tuple[Host, ...], gpus: li
             f"Use devices={found * len(hosts)}, or 0 for all",
         )
     num_hosts, per_host, reasons, warnings = _limit(config, len(hosts), wanted)
-    chosen = [_nearest(devices, near.pairs[host.name], per_host) for host, devices in zip(hosts, gpus, strict=True)]
-    chosen = chosen[:num_hosts]
+    chosen = [
+        nearest(near, host.name, devices, per_host) for host, devices in zip(hosts[:num_hosts], gpus, strict=False)
+    ]
     world = _gpu_world(near, hosts[:num_hosts], chosen, "all GPUs" if per_host == found else "the GPUs asked for")
     return replace(world, reasons=reasons, warnings=(*warnings, *world.warnings))
-
-
-def _nearest(devices: Sequence[Device], pairs: Sequence[Pair], count: int) -> tuple[Device, ...]:
-    """Take `count` devices of one host: of the smallest island that has them, else island by island."""
-    if count == len(devices):
-        return tuple(devices)
-    groups = sorted(_groups(devices, pairs), key=lambda group: -len(group))
-    enough = [group for group in groups if len(group) >= count]
-    names = list(enough[-1] if enough else [name for group in groups for name in group])[:count]
-    return tuple(device for device in devices if device.id in names)
-
-
-def _groups(devices: Sequence[Device], pairs: Sequence[Pair]) -> tuple[tuple[str, ...], ...]:
-    """Device ids joined by the fastest kind of link among the devices."""
-    ids = {device.id for device in devices}
-    inside = [(pair.a, pair.b, pair_rate(pair.kind)) for pair in pairs if pair.a in ids and pair.b in ids]
-    fastest = max((rate for _, _, rate in inside), default=0.0)
-    return connected([d.id for d in devices], [(a, b) for a, b, rate in inside if rate >= fastest])
 
 
 def _parts(near: Near, hosts: tuple[Host, ...], gpus: list[tuple[Device, ...]]) -> Iterator[World]:
@@ -107,23 +93,24 @@ def _parts(near: Near, hosts: tuple[Host, ...], gpus: list[tuple[Device, ...]]) 
             yield _gpu_world(near, tuple(hosts[at] for at in chosen), [gpus[at][:count] for at in chosen], label)
     for same in kinds.values():
         host, devices = hosts[same[0]], gpus[same[0]]
-        for label, some in _device_parts(devices, near.pairs[host.name]):
+        for label, some in _device_parts(near, host.name, devices):
             yield _gpu_world(near, (host,), [some], label)
 
 
-def _device_parts(devices: tuple[Device, ...], pairs: Sequence[Pair]) -> Iterator[tuple[str, tuple[Device, ...]]]:
+def _device_parts(near: Near, host: str, devices: tuple[Device, ...]) -> Iterator[tuple[str, tuple[Device, ...]]]:
     """Yield parts of one host: an island, a socket, each kind of device, half of them, the fastest one."""
+    pairs = near.pairs[host]
     for name in dict.fromkeys(device.name for device in devices):
         yield "one GPU", (next(device for device in devices if device.name == name),)
     for name in dict.fromkeys(device.name for device in devices):
         yield f"the {name}", tuple(device for device in devices if device.name == name)
-    island = max(_groups(devices, pairs), key=len)
+    island = max(fastest_groups(devices, pairs), key=len)
     yield "one island", tuple(device for device in devices if device.id in island)
     sockets = {device.numa for device in devices}
     first = min(sockets, key=lambda numa: (-sum(d.numa == numa for d in devices), numa is None, numa or 0))
     yield "one socket", tuple(device for device in devices if device.numa == first)
     if len(devices) > 1:
-        yield "half of the GPUs", _nearest(devices, pairs, len(devices) // 2)
+        yield "half of the GPUs", nearest(near, host, devices, len(devices) // 2)
 
 
 def _gpu_world(near: Near, hosts: tuple[Host, ...], gpus: Sequence[Sequence[Device]], label: str) -> World:
@@ -135,14 +122,20 @@ def _gpu_world(near: Near, hosts: tuple[Host, ...], gpus: Sequence[Sequence[Devi
     threads = max(1, min(_MOST_THREADS, min(cores_of(host) for host in hosts) // len(gpus[0])))
     pairs = [near.pairs[host.name] for host in hosts]
     alike = alike_hosts(gpus, pairs)
-    inside = min(bottleneck(some, own) for some, own in alike)
     # NVLink that joins hosts takes the place of their network.
     one_fabric = len(hosts) > 1 and near.is_one_fabric(devices)
+    routes = near.wires.routes(gpus, one_fabric=one_fabric)
+    if routes is None:
+        inside = min(bottleneck(some, own) for some, own in alike)
+        rates = link_rates(hosts[:1] if one_fabric else hosts, len(gpus[0]), inside)
+    else:
+        rates = routes.reduce.bytes_per_second, routes.gather.bytes_per_second
     return World(
         hosts=hosts,
         devices=devices,
         threads_per_process=threads,
-        link_rates=link_rates(hosts[:1] if one_fabric else hosts, len(gpus[0]), inside),
+        link_rates=rates,
+        routes=routes,
         groups=groups_of(gpus, pairs, near),
         nvlink=all(has_nvlink(some, own) for some, own in alike),
         one_fabric=one_fabric,

@@ -10,6 +10,7 @@ from orchestrator.estimate.setting import Machine
 from orchestrator.planner.groups import Group
 from orchestrator.planner.latency import gather_latency_seconds, reduce_latency_seconds
 from orchestrator.planner.rates import cores_of, host_share_bytes, machine_of
+from orchestrator.planner.routes import Routes
 from topology.model import Device, DeviceKind, Host
 
 
@@ -22,6 +23,7 @@ class World:
         devices: one per rank (CPU slots may repeat).
         threads_per_process: CPU threads of a rank.
         link_rates: bytes per second of all-reduce and all-gather between the ranks.
+        routes: how these were reckoned; None where they are from labels, or measured on CPUs.
         groups: ranks that faster links join, for a second copy of the base; the smallest first.
         nvlink: NVLink joins the devices of each host.
         one_fabric: NVLink joins them across hosts, too.
@@ -35,6 +37,7 @@ class World:
     devices: tuple[Device, ...]
     threads_per_process: int
     link_rates: tuple[float, float]
+    routes: Routes | None = None
     groups: tuple[Group, ...] = ()
     nvlink: bool = False
     one_fabric: bool = False

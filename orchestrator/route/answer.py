@@ -11,7 +11,7 @@ from topology.graph import Graph
 from topology.routing.choose import Offer, Route, routes
 from topology.routing.cuts import Bound
 from topology.routing.diagnosis import cut_to_json, describe
-from topology.routing.software import Runner
+from topology.routing.software import Runner, Software
 from topology.units import format_rate, format_seconds
 
 _RUNNERS = {
@@ -30,9 +30,9 @@ class Answer:
     routes: tuple[tuple[Route, ...], ...]
 
 
-def answer(graph: Graph, question: Asked) -> Answer:
-    """Choose a route for every collective and size asked about."""
-    found = tuple(routes(graph, collective, question.sizes) for collective in question.collectives)
+def answer(graph: Graph, question: Asked, software: Software | None = None) -> Answer:
+    """Choose a route for every collective and size asked about, with the fixed times of `software` (None: priors)."""
+    found = tuple(routes(graph, collective, question.sizes, software=software) for collective in question.collectives)
     return Answer(graph=graph, routes=found)
 
 

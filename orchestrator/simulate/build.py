@@ -29,6 +29,7 @@ from orchestrator.errors import Problem, UserError
 from orchestrator.simulate.case import Case
 from orchestrator.train.checkpointing import enable_checkpointing
 from orchestrator.train.settings import TrainSettings
+from orchestrator.workload.parameters import TUPLE_ROUTERS
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _BLOCK, _NESTED_BLOCK, _LEVELS, _CODE = 64, 256, 16, 256
@@ -130,6 +131,7 @@ def _adapted(base: PreTrainedModel, case: Case) -> PeftModel:
         lora_alpha=2 * case.rank,
         lora_dropout=case.dropout,
         target_modules="all-linear" if all_linear else list(case.targets),
+        exclude_modules=tuple_routers(base) if all_linear else None,
         task_type="CAUSAL_LM",
         bias="none",
     )
@@ -142,6 +144,11 @@ def _adapted(base: PreTrainedModel, case: Case) -> PeftModel:
         if parameter.requires_grad:
             parameter.data = parameter.data.to(DTYPES[case.adapter_dtype])
     return model
+
+
+def tuple_routers(base: nn.Module) -> list[str] | None:
+    """Full names of the linear modules that return a tuple; None when there are none."""
+    return [name for name, module in base.named_modules() if type(module).__name__ in TUPLE_ROUTERS] or None
 
 
 def _settings(case: Case) -> TrainSettings:

@@ -29,6 +29,7 @@ _FLASH_HEAD: Final = 256  # widest head of flash attention
 _FLASH_ROWS: Final = 128  # its backward pass rounds lengths up to this, and heads to _FLASH_COLUMNS
 _FLASH_COLUMNS: Final = 32
 _BIAS_ALIGNMENT: Final = 16
+_HALVES: Final = (torch.bfloat16, torch.float16)
 # aten/src/ATen/autocast_mode.h, AT_FORALL_FP32: on CUDA but not on CPUs, where models of text call them.
 _IN_FP32: Final = (
     (F, "layer_norm"),
@@ -41,6 +42,10 @@ _IN_FP32: Final = (
     (torch, "exp"),
     (torch.Tensor, "exp"),
 )
+
+
+# The same file, AT_FORALL_FP32_SET_OPT_DTYPE.
+_FP32_IF_UNTOLD: Final = ((F, "softmax"), (torch, "softmax"), (torch.Tensor, "softmax"))
 
 
 def _widened(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,6 +63,19 @@ def _widened(function: Callable[..., Any]) -> Callable[..., Any]:
 def _to_fp32(value: Any) -> Any:  # noqa: ANN401 - any argument
     is_half = isinstance(value, torch.Tensor) and value.dtype in (torch.bfloat16, torch.float16)
     return value.float() if is_half else value
+
+
+def _summed_in_fp32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Ask `function` for fp32 under autocast unless the caller names a dtype (`fp32_set_opt_dtype`)."""
+
+    @functools.wraps(function)
+    def run(value: torch.Tensor, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - whatever the function returns
+        told = kwargs.get("dtype") or any(isinstance(x, torch.dtype) for x in args)
+        if torch.is_autocast_enabled("cuda") and not told and value.dtype in _HALVES:
+            kwargs["dtype"] = torch.float32
+        return function(value, *args, **kwargs)
+
+    return run
 
 
 def attention(
@@ -156,6 +174,11 @@ def _selected(tensor: torch.Tensor, indices: list[torch.Tensor | None]) -> Any: 
     return tensor.new_empty((mask.numel(), *tensor.shape[mask.dim() :]))
 
 
+def _put(tensor: torch.Tensor, *args: Any) -> Any:  # noqa: ANN401 - as the operator
+    """A gather's gradient is put into zeros in place, except of tensor subclasses (FunctionsManual.cpp)."""
+    return NotImplemented if torch.is_grad_enabled() else _aten.index_put_.default(tensor, *args)
+
+
 _aten: Final = torch.ops.aten
 WORKSPACES: Final[Mapping[Any, Callable[[tuple[Any, ...], dict[str, Any], Any], int]]] = MappingProxyType(
     {
@@ -164,7 +187,9 @@ WORKSPACES: Final[Mapping[Any, Callable[[tuple[Any, ...], dict[str, Any], Any], 
         _aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
     }
 )
-SUBSTITUTES: Final[Mapping[Any, Callable[..., Any]]] = MappingProxyType({_aten.index.Tensor: _selected})
+SUBSTITUTES: Final[Mapping[Any, Callable[..., Any]]] = MappingProxyType(
+    {_aten.index.Tensor: _selected, _aten.index_put.default: _put}
+)
 
 
 class _Kernel:
@@ -204,6 +229,8 @@ def cuda_rules(*, masked: bool) -> Iterator[None]:
             stack.enter_context(mock.patch.object(masking_utils, "_ignore_causal_mask_sdpa", decide))
         for target, name in _IN_FP32:
             stack.enter_context(mock.patch.object(target, name, _widened(getattr(target, name))))
+        for target, name in _FP32_IF_UNTOLD:
+            stack.enter_context(mock.patch.object(target, name, _summed_in_fp32(getattr(target, name))))
         yield
 
 

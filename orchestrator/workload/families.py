@@ -26,12 +26,12 @@ from orchestrator.workload.layout import (
 )
 from orchestrator.workload.model import ModelShape
 from orchestrator.workload.quantised import prequantised
+from orchestrator.workload.unsaid import activation_of, drops_residuals
 from orchestrator.workload.windows import window_of
 from orchestrator.workload.wrappers import is_whole, language_part, with_vision, wrapper_note
 
 FAMILIES: Final[Mapping[str, Family]] = MappingProxyType({**DENSE, **LAYERNORM, **CLASSIC, **OWN, **MOE})
 SUPPORTED: Final = tuple(FAMILIES)
-_ACTIVATIONS: Final = ("hidden_act", "hidden_activation", "activation_function", "activation")
 _DTYPES: Final = ("dtype", "torch_dtype")
 
 
@@ -82,7 +82,8 @@ def shape_from_config(name: str, config: Config) -> ModelShape:
         norms_per_layer=shape.norms_per_layer if family.norms_per_layer is None else family.norms_per_layer,
         layer_norm=family.layer_norm,
         gated_mlp=family.gated_mlp,
-        activation=_text(inner, _ACTIVATIONS),
+        activation=activation_of(kind, inner),
+        drops_residuals=drops_residuals(kind, inner),
         logit_softcap=bool(told_or_default("final_logit_softcapping")),
         attention_softcap=bool(told_or_default("attn_logit_softcapping")),
         sliding_window=window,

@@ -47,7 +47,7 @@ def _mixtral(sizes: Sizes, reader: Reader) -> Layout:
 
 def _phimoe(sizes: Sizes, reader: Reader) -> Layout:
     num, bias = reader.count("num_local_experts", 16), reader.flag("attention_bias")
-    router = linear("mlp.router", num, sizes.hidden, role=Role.own_linear)
+    router = _router("mlp.router", num, sizes.hidden)
     moe = (*router, *_experts("mlp.experts", num, sizes.intermediate, sizes.hidden))
     layer = (*attention(sizes, qkv_bias=bias, out_bias=bias), *moe, *two_norms(sizes, bias=True))
     layout = _built(sizes, reader, [layer] * sizes.layers, num, final_norm(sizes, bias=True))
@@ -208,7 +208,7 @@ def _llama4(sizes: Sizes, reader: Reader) -> Layout:
     moe = (
         *single("feed_forward.experts.gate_up_proj", num, hidden, 2 * width, role=Role.experts),
         *single("feed_forward.experts.down_proj", num, width, hidden, role=Role.experts),
-        *linear("feed_forward.router", num, hidden, role=Role.own_linear),
+        *_router("feed_forward.router", num, hidden),
         *gated(hidden, width, name="feed_forward.shared_expert"),
     )
     dense = gated(hidden, reader.count("intermediate_size_mlp", 16_384), name="feed_forward")

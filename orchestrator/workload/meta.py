@@ -30,9 +30,10 @@ from orchestrator.errors import ExitCode, Problem, UserError
 from orchestrator.workload.files import read_config
 from orchestrator.workload.layout import MOST_LAYERS, Layout, Sizes, assembled, packed
 from orchestrator.workload.model import ModelShape
-from orchestrator.workload.parameters import Parameter, Role
+from orchestrator.workload.parameters import TUPLE_ROUTERS, Parameter, Role
 from orchestrator.workload.quantised import Prequantised, prequantised
 from orchestrator.workload.shape_codec import problems_to_json, shape_to_json
+from orchestrator.workload.unsaid import activation_of, drops_residuals
 
 _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")
 _STACKED: Final = 3
@@ -92,10 +93,12 @@ def shape_of_model(
     tied = not any(x.role is Role.head for x in (*layout.before, *layout.after))
     shape = assembled(name, str(config.model_type), _sizes(config, layout), packed(layout, skipped), tied=tied)
     window, windowed = _window(config, shape.layers)
+    told_by = vars(config)
     return replace(
         shape,
         dtype=str(getattr(model.config, "dtype", None) or "").removeprefix("torch."),
-        activation=str(getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None) or ""),
+        activation=activation_of(str(config.model_type), told_by),
+        drops_residuals=drops_residuals(str(config.model_type), told_by),
         logit_softcap=bool(getattr(config, "final_logit_softcapping", None)),
         attention_softcap=bool(getattr(config, "attn_logit_softcapping", None)),
         sliding_window=window,
@@ -173,6 +176,8 @@ class _Roles:
 def _linear_role(module: nn.Module) -> Role:
     if isinstance(module, Conv1D):
         return Role.conv1d
+    if type(module).__name__ in TUPLE_ROUTERS:
+        return Role.router
     return Role.linear if type(module) is nn.Linear else Role.own_linear
 
 

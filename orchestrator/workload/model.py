@@ -62,6 +62,7 @@ class ModelShape:
         layer_norm: norms subtract the mean (LayerNorm), else RMSNorm.
         gated_mlp: the MLP multiplies two projections (gate and up).
         activation: of the MLP, as in config.json; empty when unknown.
+        drops_residuals: layers apply dropout to what attention and the MLP return.
         logit_softcap, attention_softcap: logits, or attention scores, pass through a tanh.
         sliding_window: tokens that attention looks back in the layers that have a window; 0 without.
         windowed_layers: how many have one.
@@ -104,6 +105,7 @@ class ModelShape:
     layer_norm: bool = False
     gated_mlp: bool = True
     activation: str = ""
+    drops_residuals: bool = False
     logit_softcap: bool = False
     attention_softcap: bool = False
     sliding_window: int = 0

@@ -14,13 +14,17 @@ class Role(StrEnum):
     conv1d = "conv1d"  # weight of transformers' Conv1D: an nn.Linear stored as (in, out)
     own_linear = "own_linear"  # weight of a subclass of nn.Linear: adapters reach it, bitsandbytes does not
     experts = "experts"  # all experts of a layer in one parameter
-    router = "router"  # weight that chooses experts, no nn.Linear
+    router = "router"  # weight that chooses experts: no nn.Linear, or one that returns a tuple
     embedding = "embedding"
     head = "head"
     norm = "norm"
     bias = "bias"  # of a linear module or of the head
     other = "other"
 
+
+# Subclasses of nn.Linear that return their result with the choice of experts. PEFT would wrap them for all-linear, and
+# an adapter cannot add to a tuple, so all-linear leaves them out.
+TUPLE_ROUTERS = frozenset({"Llama4Router", "PhimoeTopKRouter"})
 
 LINEAR_ROLES = frozenset({Role.linear, Role.conv1d, Role.own_linear})
 

@@ -19,6 +19,7 @@ _UP: Final = "/up"
 _OUT: Final = "/out"
 _IN: Final = "/in"
 _FABRIC: Final = ("NV", "XGMI")
+_MOST_TOLD: Final = 8
 _FAST: Final = frozenset({LinkClass.nvlink, LinkClass.xgmi})
 _JOINING: Final = _FAST | {LinkClass.network}
 _KINDS: Final = {kind: NodeKind[kind.name] for kind in SwitchKind}
@@ -74,7 +75,14 @@ def _chosen(topology: Topology, devices: Sequence[str]) -> tuple[Device, ...]:
         raise TopologyError(
             asked=f"a group of {len(devices)} devices", problems=problems, remedy=f"choose from {', '.join(known)}"
         )
-    return tuple(known[name] for name in devices) or topology.gpus or topology.devices
+    chosen = tuple(known[name] for name in devices) or topology.gpus or topology.devices
+    if not chosen:
+        raise TopologyError(
+            asked="routes between devices",
+            found="the description names no GPU and no CPU slot",
+            remedy="probe the machine itself, or give a file that names its devices",
+        )
+    return chosen
 
 
 def copies_over_pcie(device: Device) -> bool:
@@ -241,9 +249,20 @@ def _check_joined(graph: Graph) -> None:
                 waiting.append(head)
     lost = [graph.nodes[at] for at in range(graph.size) if at not in reached]
     if lost:
-        hosts = len({node.host for node in graph.nodes[: graph.size]}) > 1
+        names = ", ".join(node.id for node in lost[:_MOST_TOLD]) + (", ..." if len(lost) > _MOST_TOLD else "")
         raise TopologyError(
             asked=f"routes between {graph.size} devices",
-            found=f"nothing joins {graph.nodes[0].id} and {', '.join(node.id for node in lost[:8])}",
-            remedy="describe the network between the hosts (network=flat)" if hosts else "probe the machine again",
+            found=f"nothing joins {graph.nodes[0].id} and {names}",
+            remedy=_how_to_join(graph),
         )
+
+
+def _how_to_join(graph: Graph) -> str:
+    hosts = dict.fromkeys(graph.hosts)
+    if len(hosts) == 1:
+        return "probe the machine again: its links are not told"
+    ported = {node.host for node in graph.nodes if node.kind is NodeKind.nic}
+    bare = [host for host in hosts if host not in ported]
+    if bare:
+        return f"describe the network ports of {', '.join(bare[:_MOST_TOLD])}: none is told"
+    return "describe the network between the hosts (network=flat)"

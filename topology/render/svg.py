@@ -6,12 +6,13 @@ The picture is read like those of lstopo: what is joined by PCIe hangs below, an
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from topology.render.svg_fabric import bundle
 from topology.render.svg_host import HostPlan, draw_host, plan_host
-from topology.render.svg_legend import entries_of, legend, warnings
+from topology.render.svg_legend import Entry, entries_of, legend, warnings
+from topology.render.svg_marks import Marks
 from topology.render.svg_names import Names, names_of
 from topology.render.svg_network import (
     FAN,
@@ -29,7 +30,7 @@ from topology.render.svg_shapes import FAINT, Box, Font, number, rect, text
 from topology.render.svg_text import escaped, listed, width_px
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from topology.model import Link, Topology
 
@@ -41,6 +42,7 @@ _WIDE_HOST: Final = 900.0
 _ROW_WIDTH: Final = 2400.0
 _FONTS: Final = "Helvetica, Arial, 'DejaVu Sans', Verdana, sans-serif"
 _TITLE: Final = Font(size_px=18, bold=True)
+_KICKER: Final = Font(size_px=13, colour=FAINT)  # where a headline follows
 _NOTE: Final = Font(size_px=11, colour=FAINT)
 
 
@@ -57,28 +59,84 @@ class _Placed:
     ports_up: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What is drawn: hosts with everything placed in them, the network between them, names of hosts left out."""
+
+    topology: Topology
+    plans: tuple[HostPlan, ...]
+    left_out: tuple[str, ...]
+    network: Network
+
+    def with_marks(self, marks: Marks) -> Scene:
+        """The same with other things stressed; nothing moves."""
+        plans = tuple(replace(plan, names=replace(plan.names, marks=marks)) for plan in self.plans)
+        return replace(self, plans=plans)
+
+
+# Elements and height of a part of the picture, given its left, top and width.
+Section: TypeAlias = "Callable[[float, float, float], tuple[list[str], float]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """What a picture says besides what the machine is: above it, below it, in its legend and as its description."""
+
+    head: Section
+    foot: Section
+    entries: tuple[Entry, ...]
+    legend_head: str
+    told: str
+
+
 def svg(topology: Topology) -> str:
     """Draw the topology; the text is the whole file, the same for the same topology.
 
     Hosts that are alike are drawn once where there are more than eight, or many devices.
     """
+    return drawing(scene_of(topology))
+
+
+def scene_of(topology: Topology) -> Scene:
+    """Choose what is drawn of a topology, and place it."""
     topology = spliced(topology)
     chosen, left_out = drawn(parts_of(topology))
     islands = _islands(topology)
-    plans = [plan_host(part, _names(part, islands)) for part in chosen]
+    plans = tuple(plan_host(part, _names(part, islands)) for part in chosen)
     ports = [link for plan in plans for links in plan.ports.values() for link in links]
     network = network_of(topology, hosts_by_id(topology), ports)
+    return Scene(topology=topology, plans=plans, left_out=left_out, network=network)
+
+
+def drawing(scene: Scene, marks: Marks | None = None, story: Story | None = None) -> str:
+    """Draw a scene; the text is the whole file."""
+    marks = marks or Marks()
+    scene = scene.with_marks(marks)
+    plans, network = scene.plans, scene.network
     placed, width, bottom, network_top = _arrange(plans, network)
-    body = _hosts(placed, network, network_top, width)
-    notes = _notes(chosen, left_out, network)
-    y = bottom + 20
-    for line in notes:
-        body.append(text(_MARGIN, y + 12, line, width - 2 * _MARGIN, _NOTE))
+    inner = width - 2 * _MARGIN
+    body = _hosts(placed, network, network_top, width, marks)
+    above: list[str] = []
+    shift, y = 0.0, bottom + 20
+    if story is not None:
+        above, shift = story.head(_MARGIN, _HEAD - 4, inner)
+        below, more = story.foot(_MARGIN, y, inner)
+        body += below
+        y += more
+    for line in _notes([plan.part for plan in plans], scene.left_out, network):
+        body.append(text(_MARGIN, y + 12, line, inner, _NOTE))
         y += 18
-    explained, height = legend(entries_of(plans, network), _MARGIN, y, width - 2 * _MARGIN)
-    warned, more = warnings(topology.warnings, _MARGIN, y + height + 10, width - 2 * _MARGIN)
-    total = y + height + (more + 10 if more else 0) + _MARGIN
-    return _document(topology, [*body, *explained, *warned], width, total)
+    explained, height = (
+        legend(entries_of(plans, network), _MARGIN, y, inner)
+        if story is None
+        else legend(story.entries, _MARGIN, y, inner, story.legend_head)
+    )
+    warned, more = warnings(scene.topology.warnings, _MARGIN, y + height + 10, inner)
+    total = shift + y + height + (more + 10 if more else 0) + _MARGIN
+    body = [part for part in (*body, *explained, *warned) if part]
+    if story is not None:
+        body = [*above, f'<g transform="translate(0 {number(shift)})">', *body, "</g>"]
+    return _document(scene.topology, body, width, total, "" if story is None else story.told)
 
 
 def _islands(topology: Topology) -> dict[str, list[tuple[str, ...]]]:
@@ -138,7 +196,13 @@ def _rows(plans: Sequence[HostPlan], network: Network) -> list[list[HostPlan]]:
     return rows
 
 
-def _hosts(placed: Sequence[_Placed], network: Network, network_top: float, width: float) -> list[str]:
+def _hosts(
+    placed: Sequence[_Placed],
+    network: Network,
+    network_top: float,
+    width: float,
+    marks: Marks,
+) -> list[str]:
     wires, parts, labels = [], [], []
     for one in placed:
         elements, ports = draw_host(one.plan, ports_up=one.ports_up)
@@ -148,7 +212,7 @@ def _hosts(placed: Sequence[_Placed], network: Network, network_top: float, widt
             some = _wires(one, name, (one.x + x, edge), network)
             wires += some
             if some:
-                labels.append(port_label([each[0] for each in some], (one.x + x, edge), is_up=one.ports_up))
+                labels.append(port_label([each[0] for each in some], (one.x + x, edge), marks, is_up=one.ports_up))
     sides: dict[tuple[str, bool], list[_Wire]] = defaultdict(list)
     for one_wire in wires:
         sides[one_wire[-2:]].append(one_wire)
@@ -158,8 +222,8 @@ def _hosts(placed: Sequence[_Placed], network: Network, network_top: float, widt
     for (hub, _), side in sides.items():
         ends_x = landings([port[0] for _, _, port, _, _ in side], boxes[hub])
         for (link, ends, port, _, _), end_x in zip(side, ends_x, strict=True):
-            lines.append(wire(link, ends, port, boxes[hub], end_x))
-    return [*lines, *labels, *hubs(network, boxes), *parts]
+            lines.append(wire(link, ends, port, boxes[hub], end_x, marks))
+    return [*lines, *labels, *hubs(network, boxes, marks), *parts]
 
 
 def _wires(one: _Placed, name: str, port: tuple[float, float], network: Network) -> list[_Wire]:
@@ -204,13 +268,15 @@ def _summary(topology: Topology) -> str:
     return ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count)
 
 
-def _document(topology: Topology, parts: Sequence[str], width: float, height: float) -> str:
+def _document(topology: Topology, parts: Sequence[str], width: float, height: float, more: str) -> str:
     summary = _summary(topology)
     told = f"Topology of {summary}: hosts, NUMA nodes, PCIe switches, devices and NICs as nested boxes, links as lines"
     told += " whose width grows with their capacity. Pointing at a part shows all that is known of it."
+    told = f"{more} {told}" if more else told
     size = f'width="{number(width)}" height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}"'
-    heading = text(_MARGIN, 30, summary, width - 2 * _MARGIN, _TITLE)
-    room = width - 3 * _MARGIN - width_px(summary, _TITLE.size_px, bold=True)
+    title = _KICKER if more else _TITLE
+    heading = text(_MARGIN, 30, summary, width - 2 * _MARGIN, title)
+    room = width - 3 * _MARGIN - width_px(summary, title.size_px, bold=title.bold)
     source = text(width - _MARGIN, 30, f"source: {topology.source}", max(room, 0), _NOTE, "end")
     canvas = rect(Box(x=0, y=0, width=width, height=height), "#ffffff", "none", radius_px=0)
     return "\n".join(

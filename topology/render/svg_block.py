@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from topology.render import svg_place as place
+from topology.render.svg_marks import BADGE_PX, badge
 from topology.render.svg_names import (
     Names,
     device_told,
@@ -17,8 +18,8 @@ from topology.render.svg_names import (
     switch_name,
     switch_told,
 )
-from topology.render.svg_shapes import FAINT, Box, Font, Stroke, group, path, rect, text
-from topology.render.svg_style import short_rate, stroke_of, told
+from topology.render.svg_shapes import FAINT, Box, Font, Stroke, group, rect, text
+from topology.render.svg_style import short_rate, told
 from topology.render.svg_text import longest
 
 if TYPE_CHECKING:
@@ -122,9 +123,9 @@ def _side_room(spot: Spot) -> float:
 def _drop(link: Link | None, frame: Frame, x: float, ys: tuple[float, float], room: float) -> list[str]:
     if link is None:
         return []
-    stroke = stroke_of(link)
-    line = path([(x, frame.y(ys[0])), (x, frame.y(ys[1]))], stroke)
     names = frame.names
+    stroke = names.marks.stroke(link)
+    line = names.marks.line(link, [(x, frame.y(ys[0])), (x, frame.y(ys[1]))], stroke, start=link.b)
     # Beside the lower end, where the line is nobody else's.
     at = x + stroke.width_px / 2 + 3
     label = text(at, frame.y(ys[1] - place.DROP / 2) + 3, short_rate(link), room - 8, SMALL)
@@ -144,10 +145,16 @@ def _gpu(spot: Spot, frame: Frame, above: float) -> list[str]:
     shown = whole or device
     size = memory(shown.memory_bytes) if whole is not None else f"{len(slices)} of one GPU"
     lines = [short_name(shown.name), size + (" \u00b7 MIG" if shown.mig else ""), pcie_line(shown.pcie)]
-    words = [text(box.x + 8, box.y + 17, label, box.width - 16, _NAME)]
-    words += [text(box.x + 8, box.y + 31 + 13 * at, line, box.width - 16, _PLAIN) for at, line in enumerate(lines)]
-    fill = frame.names.fill(device)
-    parts.append(group(device_told(shown, label), [rect(box, fill, GPU_LINE, outline_px=1.4), *words]))
+    marks = frame.names.marks
+    shade = marks.shade(one.id for one in node.devices)
+    mark = marks.badges.get(device.id, "")
+    room = box.width - 16 - (2 * BADGE_PX if mark else 0)
+    words = [text(box.x + 8, box.y + 17, label, room, replace(_NAME, colour=shade.ink))]
+    plain = replace(_PLAIN, colour=shade.ink)
+    words += [text(box.x + 8, box.y + 31 + 13 * at, line, box.width - 16, plain) for at, line in enumerate(lines)]
+    fill, outline = shade.fill or frame.names.fill(device), shade.line or GPU_LINE
+    words += [badge(mark, box.right - BADGE_PX - 4, box.y + BADGE_PX + 4)] if mark else []
+    parts.append(group(device_told(shown, label), [rect(box, fill, outline, outline_px=1.4), *words]))
     return [*parts, *_slices(slices, frame.names, box)]
 
 
@@ -160,7 +167,9 @@ def _slices(slices: list[Device], names: Names, box: Box) -> list[str]:
         cell = Box(x=box.x + 6 + at * pitch, y=box.bottom - 22, width=pitch - 2, height=16)
         label = names.of(one.id)
         words = text(cell.middle, cell.y + 11, label, cell.width, SMALL, "middle") if pitch > _LEAST_CELL_PX else ""
-        parts.append(group(device_told(one, label), [rect(cell, "#ffffff", GPU_LINE, radius_px=2), words]))
+        shade = names.marks.shade((one.id,))
+        shape = rect(cell, shade.fill or "#ffffff", shade.line or GPU_LINE, radius_px=2)
+        parts.append(group(device_told(one, label), [shape, words]))
     return parts
 
 
@@ -170,14 +179,21 @@ def _side(spot: Spot, frame: Frame) -> list[str]:
         return []
     box = frame.box(spot.x, frame.sizes.leaf_y, spot.width - place.SIDE_ROOM, place.GPU_HEIGHT)
     x, y = box.right + 10, box.y + box.height / 2
-    stroke = stroke_of(link)
-    line = path([(x, frame.y(place.STRIP)), (x, y), (box.right, y)], stroke, radius_px=5)
+    marks = frame.names.marks
+    stroke = marks.stroke(link)
+    line = marks.line(
+        link, [(x, frame.y(place.STRIP)), (x, y), (box.right, y)], stroke, 5, start=_other_end(link, spot)
+    )
     at = frame.y(frame.sizes.leaf_y) + (-8 if not frame.flipped else 14)
     words = [
         text(x + stroke.width_px / 2 + 3, at - 10 + 10 * row, word, place.SIDE_ROOM - 14, SMALL)
         for row, word in enumerate((link.kind, short_rate(link)))
     ]
     return [group(told(link, f"{frame.names.of(link.a)} - {frame.names.of(link.b)}"), [line, *words])]
+
+
+def _other_end(link: Link, spot: Spot) -> str:
+    return link.b if any(link.a == device.id for device in spot.node.devices) else link.a
 
 
 def _nics(spot: Spot, frame: Frame, above: float) -> list[str]:
@@ -195,8 +211,9 @@ def _nics(spot: Spot, frame: Frame, above: float) -> list[str]:
         box = frame.box(x + place.SPINE, y, place.NIC_WIDTH, place.NIC_HEIGHT)
         if link is not None:
             middle = box.y + box.height / 2
-            line = path([(x + 3, frame.y(above)), (x + 3, middle), (box.x, middle)], stroke_of(link))
             names = frame.names
+            ways = [(x + 3, frame.y(above)), (x + 3, middle), (box.x, middle)]
+            line = names.marks.line(link, ways, names.marks.stroke(link), start=link.b)
             parts.append(group(told(link, f"{names.of(link.a)} - {names.of(link.b)}"), [line]))
         parts.append(_nic(nic, box))
     return parts
@@ -217,8 +234,11 @@ def _slots(spot: Spot, frame: Frame) -> list[str]:
         x = spot.x + column * (width + place.SLOT_GAP)
         box = frame.box(x, frame.sizes.leaf_y + row * (height + place.SLOT_GAP), width, height)
         label = frame.names.of(device.id)
-        words = text(box.middle, box.y + 15, label, width - 4, _PLAIN, "middle") if width > _LEAST_CELL_PX else ""
-        parts.append(group(device_told(device, label), [rect(box, SLOT_FILL, SLOT_LINE, radius_px=3), words]))
+        shade = frame.names.marks.shade((device.id,))
+        font = replace(_PLAIN, colour=shade.ink)
+        words = text(box.middle, box.y + 15, label, width - 4, font, "middle") if width > _LEAST_CELL_PX else ""
+        shape = rect(box, shade.fill or SLOT_FILL, shade.line or SLOT_LINE, radius_px=3)
+        parts.append(group(device_told(device, label), [shape, words]))
     return parts
 
 

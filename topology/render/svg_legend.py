@@ -37,6 +37,7 @@ class Entry:
     words: str
     stroke: Stroke | None = None
     fill: str | None = None
+    outline: str | None = None
     line: int = 0
 
 
@@ -109,11 +110,17 @@ def _islands(plans: Sequence[HostPlan]) -> list[Entry]:
     return [entries[island] for island in sorted(entries)]
 
 
-def legend(entries: Sequence[Entry], left: float, top: float, width: float) -> tuple[list[str], float]:
+def legend(
+    entries: Sequence[Entry],
+    left: float,
+    top: float,
+    width: float,
+    head: str = "Numbers beside lines: GB/s per direction. Wider lines carry more.",
+) -> tuple[list[str], float]:
     """Draw the legend in as many lines as it takes; also its height."""
     if not entries:
         return [], 0.0
-    parts = [text(left, top + 14, "Numbers beside lines: GB/s per direction. Wider lines carry more.", width, _FAINT)]
+    parts = [text(left, top + 14, head, width, _FAINT)]
     x, y, line = left, top + _LINE, 0
     for entry in entries:
         needed = _SAMPLE + 8 + text_px(entry.words, _FONT.size_px) + 22
@@ -129,7 +136,12 @@ def legend(entries: Sequence[Entry], left: float, top: float, width: float) -> t
 def _sample(entry: Entry, x: float, y: float) -> str:
     if entry.stroke is not None:
         return path([(x, y), (x + _SAMPLE, y)], entry.stroke)
-    return rect(Box(x=x + 8, y=y - 7, width=_SAMPLE - 8, height=14), entry.fill or "#ffffff", "#365314", radius_px=3)
+    return rect(
+        Box(x=x + 8, y=y - 7, width=_SAMPLE - 8, height=14),
+        entry.fill or "#ffffff",
+        entry.outline or "#365314",
+        radius_px=3,
+    )
 
 
 def warnings(lines: Sequence[str], left: float, top: float, width: float) -> tuple[list[str], float]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from topology.render.svg_band import BAR_HEIGHT, Band, BarPlace, Route
 from topology.render.svg_block import SMALL
 from topology.render.svg_names import Names, switch_told
-from topology.render.svg_shapes import Box, Font, Stroke, group, path, rect, text
-from topology.render.svg_style import count_of, gigabytes, short_rate, stroke_of, told
+from topology.render.svg_shapes import Box, Font, Stroke, group, rect, text
+from topology.render.svg_style import count_of, gigabytes, short_rate, told
 from topology.render.svg_text import longest, width_px
 
 if TYPE_CHECKING:
@@ -47,19 +47,20 @@ def band(plan: Band, fabric: Fabric, frame: BandFrame) -> list[str]:
 
 
 def _route(route: Route, plan: Band, fabric: Fabric, frame: BandFrame) -> str:
-    link = route.link
-    stroke = stroke_of(link, degraded=fabric.is_degraded(link))
+    link, marks = route.link, frame.names.marks
+    stroke = marks.stroke(link, degraded=fabric.is_degraded(link))
     hint = told(link, f"{frame.names.of(link.a)} - {frame.names.of(link.b)}")
     if route.lane is None:
         upper, lower = sorted((frame.edges[link.a], frame.edges[link.b]))
         top, bottom = (frame.top + y for y in plan.cross)
-        line = path([(route.start, upper), (route.start, top), (route.end, bottom), (route.end, lower)], stroke)
+        ways = [(route.start, upper), (route.start, top), (route.end, bottom), (route.end, lower)]
+        highest = min(link.a, link.b, key=frame.edges.__getitem__)
+        line = marks.line(link, ways, stroke, start=highest)
         return group(hint, [line])
     y = frame.top + plan.lane_y(route)
     first, last = frame.edges[link.a], frame.edges[link.b]
-    return group(
-        hint, [path([(route.start, first), (route.start, y), (route.end, y), (route.end, last)], stroke, _CORNER)]
-    )
+    ways = [(route.start, first), (route.start, y), (route.end, y), (route.end, last)]
+    return group(hint, [marks.line(link, ways, stroke, _CORNER)])
 
 
 def _uplink(
@@ -70,9 +71,10 @@ def _uplink(
     frame: BandFrame,
 ) -> str:
     x, row, link = end
-    stroke = stroke_of(link, switched=True, degraded=fabric.is_degraded(link))
+    marks = frame.names.marks
+    stroke = marks.stroke(link, switched=True, degraded=fabric.is_degraded(link))
     y = frame.top + plan.bar_y(place) + (BAR_HEIGHT if row else 0)
-    line = path([(x, frame.edges[link.a]), (x, y)], stroke)
+    line = marks.line(link, [(x, frame.edges[link.a]), (x, y)], stroke)
     at = x + stroke.width_px / 2 + 3
     base = frame.top + (plan.height - 20 if row else 15)
     font = SMALL if not fabric.is_degraded(link) else Font(size_px=9, bold=True, colour=stroke.colour)
@@ -98,16 +100,17 @@ def _bar(place: BarPlace, plan: Band, frame: BandFrame) -> str:
 
 
 def _trunks(plan: Band, fabric: Fabric, frame: BandFrame) -> list[str]:
-    places = {id(place.bar): place for place in plan.bars}
+    places, marks = {id(place.bar): place for place in plan.bars}, frame.names.marks
     parts = []
     for a, b, link in fabric.trunks:
         upper, lower = sorted((places[id(fabric.bars[at])] for at in (a, b)), key=lambda place: place.lane)
         left, right = max(upper.left, lower.left), min(upper.right, lower.right)
-        stroke = stroke_of(link, switched=True)
+        stroke = marks.stroke(link, switched=True)
         start = frame.top + plan.bar_y(upper) + BAR_HEIGHT
         end = frame.top + plan.bar_y(lower)
         middle = (left + right) / 2
-        line = path([(middle, start), (middle, end)], stroke)
+        starts = upper.bar.switches[0].id if upper.bar.switches else ""
+        line = marks.line(link, [(middle, start), (middle, end)], stroke, start=starts)
         label = text(middle + stroke.width_px / 2 + 4, (start + end) / 2 + 3, _words(link), 120, SMALL)
         parts.append(group(told(link, f"{upper.bar.name} - {lower.bar.name}"), [line, label]))
     return parts
@@ -138,7 +141,7 @@ def _label(route: Route, plan: Band, frame: BandFrame) -> str:
         words = route.link.kind
     if width_px(words, SMALL.size_px) + 10 > room or count_of(route.link.kind) is None:
         return ""
-    stroke = stroke_of(route.link)
+    stroke = frame.names.marks.stroke(route.link)
     return text(middle, y - stroke.width_px / 2 - 2.5, words, room - 8, SMALL, "middle")
 
 
@@ -161,7 +164,7 @@ def _cross_labels(plan: Band, frame: BandFrame) -> list[str]:
     labels = []
     for route in crossing:
         after = min((x for x in xs if x > route.start), default=route.start + 90)
-        stroke: Stroke = stroke_of(route.link)
+        stroke: Stroke = frame.names.marks.stroke(route.link)
         at = route.start + stroke.width_px / 2 + 4
         y = frame.top + (top + bottom) / 2 + 3
         labels.append(text(at, y, _words(route.link), after - at - 6, SMALL))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from topology.judge import short_names
 from topology.model import Device, DeviceKind, Host, Nic, Pcie, Switch, SwitchKind
+from topology.render.svg_marks import Marks
 from topology.render.svg_style import ISLANDS, NO_ISLAND, gigabytes
 from topology.units import format_bytes, format_rate
 
@@ -28,10 +29,11 @@ _SWITCH_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Short names and islands of the parts of one host, by id."""
+    """Short names and islands of the parts of one host, by id, and what is stressed."""
 
     label: Mapping[str, str]
     island: Mapping[str, int]
+    marks: Marks = field(default_factory=Marks)
 
     def of(self, name: str) -> str:
         """The short name of an id, else the id."""

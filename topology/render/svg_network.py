@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Final
 from topology.model import Link, Switch, SwitchKind, Topology
 from topology.render.svg_block import NIC_FILL, NIC_LINE, SMALL
 from topology.render.svg_names import switch_name, switch_told
-from topology.render.svg_shapes import Box, Font, group, path, rect, text
-from topology.render.svg_style import NETWORK, SWITCHED, short_rate, stroke_of, told
+from topology.render.svg_shapes import Box, Font, group, rect, text
+from topology.render.svg_style import NETWORK, SWITCHED, short_rate, told
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from topology.render.svg_marks import Marks
 
 _MOST_IN_ROW: Final = 16
 _MOST_ROWS: Final = 3
@@ -131,7 +133,7 @@ def network_width(network: Network) -> float:
     return max((len(row) * (_LEAST_WIDTH + _GAP) - _GAP for row in network.rows), default=0.0)
 
 
-def hubs(network: Network, boxes: Mapping[str, Box]) -> list[str]:
+def hubs(network: Network, boxes: Mapping[str, Box], marks: Marks) -> list[str]:
     """Draw the switches and the links among them."""
     parts = []
     for low, high, link, count in network.trunks:
@@ -140,7 +142,8 @@ def hubs(network: Network, boxes: Mapping[str, Box]) -> list[str]:
         # Straight where one lies over the other, and to the sides of boxes in one row.
         x = a.middle if b.x < a.middle < b.right else b.middle
         ends = [(a.middle, a.bottom), (x, b.y)] if a.y != b.y else [(a.right, a.y + 15), (b.x, b.y + 15)]
-        parts.append(group(hint, [path(ends, stroke_of(link))]))
+        start = low.switches[0].id
+        parts.append(group(hint, [marks.line(link, ends, marks.stroke(link), start=start, inset_px=12)]))
     for hub in (hub for row in network.rows for hub in row):
         box = boxes[hub.switches[0].id]
         fill, line = ("#e3f1cf", SWITCHED) if hub.is_nvswitch else ("#d5f0ec", NETWORK)
@@ -164,7 +167,14 @@ def landings(xs: Sequence[float], box: Box) -> list[float]:
     return [box.x + box.width * (at + 0.5) / len(xs) for at in range(len(xs))]
 
 
-def wire(link: Link, ends: str, port: tuple[float, float], box: Box, end_x: float) -> str:
+def wire(
+    link: Link,
+    ends: str,
+    port: tuple[float, float],
+    box: Box,
+    end_x: float,
+    marks: Marks,
+) -> str:
     """Draw the line from a port to a switch, which it meets at `end_x`."""
     x, y = port
     down = box.y > y
@@ -172,14 +182,14 @@ def wire(link: Link, ends: str, port: tuple[float, float], box: Box, end_x: floa
     # Hosts side by side differ in height: lines turn only beyond the taller one.
     turn = last - (FAN - _STUB if down else _STUB - FAN)
     points = [(x, y + (6 if down else -6)), (x, turn), (end_x, last)]
-    return group(told(link, ends), [path(points, stroke_of(link, switched=True), 4)])
+    return group(told(link, ends), [marks.line(link, points, marks.stroke(link, switched=True), 4, inset_px=17)])
 
 
-def port_label(links: Sequence[Link], port: tuple[float, float], *, is_up: bool) -> str:
+def port_label(links: Sequence[Link], port: tuple[float, float], marks: Marks, *, is_up: bool) -> str:
     """Write the rate of a port beside its line, or lines where they are all of one rate."""
     rates = {short_rate(link) for link in links}
     if len(rates) > 1:
         return ""
     words = rates.pop() if len(links) == 1 else f"{len(links)} x {rates.pop()}"
-    half = max(stroke_of(link).width_px for link in links) / 2
+    half = max(marks.stroke(link).width_px for link in links) / 2
     return text(port[0] + half + 3, port[1] + (-12 if is_up else 19), words, _LABEL, SMALL)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from topology.model import Link, SwitchKind
 from topology.render.svg_block import SMALL, Frame
+from topology.render.svg_marks import Marks, across
 from topology.render.svg_place import STRIP
 from topology.render.svg_shapes import Stroke, group, path, text
 from topology.render.svg_style import short_rate, stroke_of, told
@@ -62,13 +63,14 @@ def sockets(
     """Draw the links between NUMA nodes."""
     if not joined.links:
         return []
-    widest = _widest(joined)
+    marks = frames[0].names.marks
+    widest = marks.of_several(joined.links, _widest(joined))
     hint = "\n".join(told(link, f"{link.a} - {link.b}") for link in joined.links[:_MOST_TOLD])
     if joined.is_direct:
-        return [group(hint, _line(joined.links[0], rows[0], frames[0], widest))]
+        return [group(hint, _line(joined.links[0], rows[0], frames[0], widest, marks))]
     if joined.has_rail and not joined.is_bus:
-        return [group(hint, _rail(joined.links[0], rows, frames, widest))]
-    return [group(hint, _bus(joined, rows, frames, width))]
+        return [group(hint, _rail(joined.links[0], rows, frames, widest, marks))]
+    return [group(hint, _bus(joined, rows, frames, width, marks))]
 
 
 def _widest(joined: Joined) -> Stroke:
@@ -79,10 +81,11 @@ def _words(link: Link) -> tuple[str, str]:
     return link.kind, short_rate(link)
 
 
-def _line(link: Link, row: Sequence[PlacedBlock], frame: Frame, stroke: Stroke) -> list[str]:
+def _line(link: Link, row: Sequence[PlacedBlock], frame: Frame, stroke: Stroke, marks: Marks) -> list[str]:
     left, right = row[0].x + row[0].width, row[1].x
     y, middle = frame.y(STRIP / 2), (left + right) / 2
-    line = path([(left, y), (right, y)], stroke)
+    first = row[0].block.socket
+    line = marks.line(link, [(left, y), (right, y)], stroke, start=first.id if first else "", inset_px=8)
     room = right - left - 6
     gap = stroke.width_px / 2
     kind, rate = _words(link)
@@ -91,15 +94,28 @@ def _line(link: Link, row: Sequence[PlacedBlock], frame: Frame, stroke: Stroke) 
     return [line, above, below]
 
 
-def _rail(link: Link, rows: Sequence[Sequence[PlacedBlock]], frames: Sequence[Frame], stroke: Stroke) -> list[str]:
+def _rail(
+    link: Link,
+    rows: Sequence[Sequence[PlacedBlock]],
+    frames: Sequence[Frame],
+    stroke: Stroke,
+    marks: Marks,
+) -> list[str]:
     where = {one.block.socket.id: (at, one) for at, row in enumerate(rows) for one in reversed(row) if one.block.socket}
     (upper, first), (lower, second) = sorted((where[link.a], where[link.b]), key=lambda item: item[0])
     ys = frames[upper].y(STRIP / 2), frames[lower].y(STRIP / 2)
-    line = path([(first.x, ys[0]), (_RAIL_X, ys[0]), (_RAIL_X, ys[1]), (second.x, ys[1])], stroke, 8)
+    ways = [(first.x, ys[0]), (_RAIL_X, ys[0]), (_RAIL_X, ys[1]), (second.x, ys[1])]
+    start = first.block.socket.id if first.block.socket else ""
+    line = marks.line(link, ways, stroke, 8, start=start, inset_px=8)
     kind, rate = _words(link)
     at, middle = _RAIL_X - stroke.width_px / 2 - 4, sum(ys) / 2
     words = [text(at, middle + row * 11, word, 30, SMALL, "end") for row, word in enumerate((kind, rate))]
     return [line, *words]
+
+
+def _stub(joined: Joined, one: PlacedBlock, usual: Stroke, marks: Marks) -> Stroke:
+    own = one.block.socket.id if one.block.socket else ""
+    return marks.of_several([link for link in joined.links if own in {link.a, link.b}], usual)
 
 
 def _bus(
@@ -107,8 +123,9 @@ def _bus(
     rows: Sequence[Sequence[PlacedBlock]],
     frames: Sequence[Frame],
     width: float,
+    marks: Marks,
 ) -> list[str]:
-    stroke = _widest(joined)
+    stroke = marks.of_several(joined.links, _widest(joined))
     ends = {end for link in joined.links for end in (link.a, link.b)}
     parts, levels, first = [], [], 0.0
     for row, frame in zip(rows, frames, strict=True):
@@ -121,7 +138,10 @@ def _bus(
         left = _RAIL_X if len(rows) > 1 else min(xs)
         first = first or left
         parts.append(path([(left, y), (max(xs), y)], stroke))
-        parts += [path([(x, y), (x, edge)], stroke) for x in xs]
+        for one, x in zip(stubs, xs, strict=True):
+            parts.append(path([(x, y), (x, edge)], _stub(joined, one, stroke, marks)))
+            if one.block.socket and marks.is_cut_at(joined.links, one.block.socket.id):
+                parts.append(across(x, (y + edge) / 2, level=True))
     if len(rows) > 1:
         parts.append(path([(_RAIL_X, levels[0]), (_RAIL_X, levels[-1])], stroke))
     rates = {short_rate(link) for link in joined.links}

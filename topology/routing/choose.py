@@ -13,9 +13,10 @@ from topology.routing.cuts import Bound
 from topology.routing.duration import duration
 from topology.routing.menu import MOST_DEVICES, Entry, menu
 from topology.routing.scale import cluster_menu
-from topology.routing.software import Runner
+from topology.routing.software import Runner, Software
 from topology.units import format_rate
 
+_WORTH: Final = 1.05
 SIZES: Final = tuple(4**k * 1024 for k in range(11))  # 1 KiB to 1 GiB
 
 
@@ -56,7 +57,7 @@ class Route:
         collective: what is carried out.
         nbytes: M, as `collectives` defines it.
         graph: of the group.
-        chosen: the fastest offer that has a code path.
+        chosen: the fastest offer that has a code path; of those within 5% the library's, or the simplest.
         alternatives: the others, fastest first.
         bound: the least time that wires allow, and the cut that sets it.
     """
@@ -74,31 +75,34 @@ class Route:
         return float(self.bound.seconds_per_byte) * self.nbytes
 
 
-def choose(graph: Graph, collective: Collective, nbytes: int) -> Route:
-    """Choose the route for `nbytes` of M.
+def choose(graph: Graph, collective: Collective, nbytes: int, *, software: Software | None = None) -> Route:
+    """Choose the route for `nbytes` of M, with the fixed times of `software` (None: priors).
 
     Raises:
         TopologyError: fewer than two devices.
     """
-    return routes(graph, collective, (nbytes,))[0]
+    return routes(graph, collective, (nbytes,), software=software)[0]
 
 
-def routes(graph: Graph, collective: Collective, sizes: Sequence[int] = SIZES) -> tuple[Route, ...]:
+def routes(
+    graph: Graph, collective: Collective, sizes: Sequence[int] = SIZES, *, software: Software | None = None
+) -> tuple[Route, ...]:
     """Choose the route for each size; schedules and the bound are made once."""
-    entries = menu(graph, collective) if graph.size <= MOST_DEVICES else cluster_menu(graph, collective)
+    build = menu if graph.size <= MOST_DEVICES else cluster_menu
+    entries = build(graph, collective, software=software)
     least = bound(graph, collective)
     return tuple(_route(graph, collective, size, entries, least) for size in sizes)
 
 
 def _route(graph: Graph, collective: Collective, nbytes: int, entries: Sequence[Entry], least: Bound) -> Route:
-    offers = sorted((_offer(graph, collective, nbytes, entry, least) for entry in entries), key=_rank)
-    chosen = next((offer for offer in offers if offer.runner is not Runner.paper), offers[0])
-    others = tuple(offer for offer in offers if offer is not chosen)
+    offers = [_offer(graph, collective, nbytes, entry, least) for entry in entries]
+    runnable = [offer for offer in offers if offer.runner is not Runner.paper] or offers
+    fastest = min(offer.seconds for offer in runnable)
+    # The library's own comes first, then the simpler: predictions are not good enough to leave those for less.
+    near = [offer for offer in runnable if offer.seconds <= fastest * _WORTH]
+    chosen = next((offer for offer in near if offer.runner is Runner.library), near[0])
+    others = tuple(sorted((offer for offer in offers if offer is not chosen), key=lambda offer: offer.seconds))
     return Route(collective=collective, nbytes=nbytes, graph=graph, chosen=chosen, alternatives=others, bound=least)
-
-
-def _rank(offer: Offer) -> float:
-    return offer.seconds
 
 
 def _offer(graph: Graph, collective: Collective, nbytes: int, entry: Entry, least: Bound) -> Offer:

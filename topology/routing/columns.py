@@ -166,8 +166,18 @@ class Shortest:
         return Routes(self, distance[:, self._first :], before, chosen)
 
     def back(self, before: NDArray[np.int32], chosen: Sequence[int], source: int, target: int) -> tuple[int, ...]:
-        """Edges of the path found from source to target."""
+        """Edges of the path found from source to target.
+
+        Raises:
+            TopologyError: there is none that passes no other device.
+        """
         row, node, path = before[source], self._first + target, []
+        if row[node] < 0 and source != target:
+            raise TopologyError(
+                asked="a route between neighbours",
+                found=f"device {source} reaches device {target} through other devices only",
+                remedy="use trees, which pass data on from device to device",
+            )
         while node != source:
             tail = int(row[node])
             path.append(chosen[self._pair[tail, node]])

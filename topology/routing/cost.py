@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from topology.graph import UNIT_BYTES_PER_SECOND, Graph
+from topology.graph import UNIT_BYTES_PER_SECOND, Graph, LinkClass
 from topology.routing.priors import PathKind, Prior, path_kind, share
 from topology.schedule import Schedule, Send
 
@@ -21,6 +21,10 @@ class Cost:
         steps: number of steps.
         bottleneck: the busiest edge; None where nothing limits.
         prior: the share of its rate that was reckoned with.
+        exchanges: pairs of ranks that send each other data over the busiest edge, in the step with most of them.
+        exchanges_at_once: such pairs in the whole schedule.
+        over_network: whether the busiest edge is one of the network.
+        summed: bytes that the busiest rank adds up, for each byte of M.
     """
 
     overlapped: float
@@ -28,6 +32,10 @@ class Cost:
     steps: int
     bottleneck: int | None
     prior: Prior
+    exchanges: int = 0
+    exchanges_at_once: int = 0
+    over_network: bool = False
+    summed: float = 0.0
 
 
 def cost_of(schedule: Schedule) -> Cost:
@@ -44,7 +52,36 @@ def cost_of(schedule: Schedule) -> Cost:
     edge = max(total, key=lambda at: total[at]) if total else None
     prior = Prior(value=1.0, source="nothing limits") if edge is None else rates.prior(edge)
     overlapped = 0.0 if edge is None else total[edge]
-    return Cost(overlapped=overlapped, stepwise=stepwise, steps=schedule.num_steps, bottleneck=edge, prior=prior)
+    by_step = [_exchanges(sends, edge) for _, sends in groupby(schedule.sends, key=lambda send: send.step)]
+    return Cost(
+        overlapped=overlapped,
+        stepwise=stepwise,
+        steps=schedule.num_steps,
+        bottleneck=edge,
+        prior=prior,
+        exchanges=max(by_step, default=0),
+        exchanges_at_once=_exchanges(schedule.sends, edge),
+        over_network=edge is not None and schedule.graph.edges[edge].link is LinkClass.network,
+        summed=_summed(schedule, shares),
+    )
+
+
+def _exchanges(sends: Iterable[Send], edge: int | None) -> int:
+    """Pairs that send each other data, one of the two over the edge."""
+    pairs: dict[tuple[int, int], bool] = {}
+    for send in sends:
+        over = pairs.get((send.source, send.target), False) or edge in send.path
+        pairs[send.source, send.target] = over
+    return sum(over and (pair[1], pair[0]) in pairs for pair, over in pairs.items())
+
+
+def _summed(schedule: Schedule, shares: list[float]) -> float:
+    """What the busiest rank adds up."""
+    added: dict[int, float] = {}
+    for send in schedule.sends:
+        if send.add:
+            added[send.target] = added.get(send.target, 0.0) + shares[send.chunk]
+    return max(added.values(), default=0.0)
 
 
 def _loads(sends: Iterable[Send], shares: list[float], rates: _Rates) -> dict[int, float]:

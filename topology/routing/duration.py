@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from topology.collectives import Collective
 from topology.routing.cost import Cost
 from topology.routing.latency import NVLS_LAUNCH_SECONDS, ramp
 from topology.routing.menu import Entry
@@ -38,29 +39,51 @@ def duration(entry: Entry, nbytes: float) -> Duration:
     if entry.schedule is None:
         return Duration(seconds=NVLS_LAUNCH_SECONDS + ramp(entry.fill_seconds, nbytes * entry.cost.overlapped))
     if entry.runner is Runner.library:
-        return Duration(seconds=_whole(entry.cost, entry.software, nbytes))
-    return _in_pieces(entry.cost, entry.software, nbytes)
+        return Duration(seconds=_whole(entry, nbytes))
+    return _in_pieces(entry, nbytes)
 
 
-def _whole(cost: Cost, software: Software, nbytes: float) -> float:
-    """Step by step, one message a step: large ones each way hinder each other where the library alternates."""
-    moving = nbytes * cost.stepwise
+def _whole(entry: Entry, nbytes: float) -> float:
+    """What the library does, one message for each send.
+
+    Rings go step by step. All parts of an all-to-all are under way at once. Large messages of two ranks to each other
+    hinder one another.
+    """
+    cost, software = entry.cost, entry.software
+    at_once = entry.collective is Collective.all_to_all
+    moving = nbytes * (cost.overlapped if at_once else cost.stepwise)
     size = nbytes / max(1, cost.steps)
-    share = software.one_way_share if size > software.piece_bytes else 1.0
-    return software.launch_seconds + cost.steps * software.step_seconds + moving / share
+    pairs = cost.exchanges_at_once if at_once else cost.exchanges
+    share = software.exchange_share(pairs) if size > software.piece_bytes else 1.0
+    fixed = software.launch_seconds + cost.steps * software.step_seconds
+    return fixed + _after_burst(cost, software, moving / share) + _adding(cost, software, nbytes)
 
 
-def _in_pieces(cost: Cost, software: Software, nbytes: float) -> Duration:
+def _in_pieces(entry: Entry, nbytes: float) -> Duration:
     """Steps overlapped on k pieces: (steps + k - 1) messages follow each other; k is chosen for the least time."""
+    cost, software = entry.cost, entry.software
+    launch, step = software.launch_of(entry.runner), software.step_of(entry.runner)
     fill = nbytes * max(0.0, cost.stepwise - cost.overlapped)
-    best = math.sqrt(fill / max(software.step_seconds, _LEAST_SECONDS))
-    least = nbytes / software.piece_bytes / max(1, cost.steps) if software.one_way_share < 1 else 1.0
+    best = math.sqrt(fill / max(step, _LEAST_SECONDS))
+    hindered = software.exchange_share(cost.exchanges)
+    least = nbytes / software.piece_bytes / max(1, cost.steps) if hindered < 1 else 1.0
     options = {1, math.floor(best), math.ceil(best), math.ceil(least)}
     times = []
     for pieces in (min(software.most_pieces, max(1, option)) for option in options):
-        messages = (cost.steps + pieces - 1) * software.step_seconds
+        messages = (cost.steps + pieces - 1) * step
         moving = nbytes * (cost.stepwise + (pieces - 1) * cost.overlapped) / pieces
-        whole = pieces < least
-        times.append((software.launch_seconds + messages + moving / (software.one_way_share if whole else 1.0), pieces))
+        moving = _after_burst(cost, software, moving / (hindered if pieces < least else 1.0))
+        # The last piece of the last sum is added when all the rest is done.
+        times.append((launch + messages + moving + _adding(cost, software, nbytes / pieces), pieces))
     seconds, pieces = min(times)
     return Duration(seconds=seconds, pieces=pieces)
+
+
+def _after_burst(cost: Cost, software: Software, moving_seconds: float) -> float:
+    """What is left when a shaped network has let its bucket pass at once."""
+    return max(0.0, moving_seconds - software.burst_seconds) if cost.over_network else moving_seconds
+
+
+def _adding(cost: Cost, software: Software, nbytes: float) -> float:
+    rate = software.sum_bytes_per_second
+    return 0.0 if rate is None else nbytes * cost.summed / rate

@@ -34,6 +34,7 @@ class Entry:
 
     Attributes:
         algorithm: its name.
+        collective: that it carries out.
         runner: who can carry it out.
         software: of the group.
         phases: in words.
@@ -45,6 +46,7 @@ class Entry:
     """
 
     algorithm: str
+    collective: Collective
     runner: Runner
     software: Software
     phases: tuple[str, ...]
@@ -102,10 +104,16 @@ def _direct(graph: Graph, _: Collective) -> Schedule:
 
 
 @lru_cache(maxsize=64)
-def menu(graph: Graph, collective: Collective, *, search: bool = True) -> tuple[Entry, ...]:
+def menu(
+    graph: Graph, collective: Collective, *, search: bool = True, software: Software | None = None
+) -> tuple[Entry, ...]:
     """Build every route that this group has; what does not apply to it is left out.
 
-    Without `search` those routes are left out too that linear programs have to find.
+    Args:
+        graph: of the group.
+        collective: to carry out.
+        search: without it those routes are left out too that linear programs have to find.
+        software: as measured; None: the priors of the library that the group uses.
 
     Raises:
         TopologyError: fewer than two devices, or more than MOST_DEVICES.
@@ -114,7 +122,7 @@ def menu(graph: Graph, collective: Collective, *, search: bool = True) -> tuple[
     if graph.size > MOST_DEVICES:
         found = f"{graph.size} devices"
         raise TopologyError(asked="explicit schedules", found=found, remedy=f"use at most {MOST_DEVICES}")
-    software = software_of(graph)
+    software = software or software_of(graph)
     ways = [way for way in _ways(collective, software.name) if search or not way.searches]
     entries = [entry for way in ways if (entry := _entry(graph, collective, way, software))]
     switch = nvls_of(graph) if collective is Collective.all_reduce else None
@@ -138,6 +146,7 @@ def _entry(graph: Graph, collective: Collective, way: _Way, software: Software) 
         )
     return Entry(
         algorithm=way.name,
+        collective=collective,
         runner=way.runner,
         software=software,
         phases=tuple(phase.name for phase in schedule.phases),
@@ -169,6 +178,7 @@ def _nvls_entry(graph: Graph, found: Nvls, software: Software) -> Entry:
     cost = Cost(overlapped=slowest, stepwise=slowest, steps=2 if not several else 4, bottleneck=None, prior=found.prior)
     return Entry(
         algorithm="NVLS tree" if several else "NVLS",
+        collective=Collective.all_reduce,
         runner=Runner.library,
         software=software,
         phases=phases,

@@ -63,7 +63,8 @@ def placement(topology: Topology, devices: Sequence[str] = ()) -> Placement:
     islands = islands_of(graph)
     order = _ordered(topology, graph, islands)
     place = {name: at for at, name in enumerate(order)}
-    by_name = [sorted((graph.device_ids[rank] for rank in island), key=place.__getitem__) for island in islands]
+    ids = graph.device_ids
+    by_name = [sorted((ids[rank] for rank in island), key=place.__getitem__) for island in islands]
     by_name.sort(key=lambda island: place[island[0]])
     size, why = _shard_size(topology, graph, islands)
     known = {device.id: device for device in topology.devices}

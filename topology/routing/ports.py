@@ -7,7 +7,7 @@ PCIe path does not tell the ports of a host apart, nothing is said.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,6 +55,10 @@ def fabric_ports(topology: Topology, hosts: Sequence[str]) -> FabricPorts:
     odd = [nic.name for nics in rdma.values() for nic in nics if not _is_verbs(nic)]
     if odd:
         return FabricPorts(reason=f"not known by their verbs names: {_listed(odd)}")
+    return _split(topology, chosen, rdma)
+
+
+def _split(topology: Topology, chosen: Sequence[Host], rdma: Mapping[str, Sequence[Nic]]) -> FabricPorts:
     near = near_nics(topology)
     kinds = [_told_apart(host, rdma[host.name], near) for host in chosen]
     if any(kind is None for kind in kinds):

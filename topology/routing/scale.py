@@ -17,16 +17,16 @@ from topology.collectives import Collective
 from topology.errors import TopologyError
 from topology.graph import Edge, Graph, NodeKind
 from topology.routing.bound import bound
-from topology.routing.cost import Cost
 from topology.routing.latency import PROTOCOLS, ring_seconds, tree_seconds
 from topology.routing.menu import MOST_DEVICES, Entry, menu
+from topology.routing.software import Software
 
 _SMALL: Final = (3, 6)  # hosts of the two clusters: both above two, where trees have one child only
 
 
 @lru_cache(maxsize=16)
-def cluster_menu(graph: Graph, collective: Collective) -> tuple[Entry, ...]:
-    """Entries for a group of many hosts, by two small clusters of its hosts.
+def cluster_menu(graph: Graph, collective: Collective, *, software: Software | None = None) -> tuple[Entry, ...]:
+    """Entries for a group of many hosts, by two small clusters of its hosts; `software` as `menu` takes it.
 
     Raises:
         TopologyError: more devices behind one switch than a schedule is built for.
@@ -43,9 +43,9 @@ def cluster_menu(graph: Graph, collective: Collective) -> tuple[Entry, ...]:
         )
     least = float(bound(graph, collective).seconds_per_byte)
     small, large = (part_of(graph, _spread(hosts, count)) for count in counts)
-    by_name = {entry.algorithm: entry for entry in menu(small, collective, search=False)}
+    by_name = {entry.algorithm: entry for entry in menu(small, collective, search=False, software=software)}
     entries = []
-    for entry in menu(large, collective, search=False):
+    for entry in menu(large, collective, search=False, software=software):
         other = by_name.get(entry.algorithm)
         if other is not None:
             entries.append(_carried(graph, (other, entry), (counts[0], counts[1]), len(hosts), least))
@@ -87,9 +87,7 @@ def _carried(graph: Graph, entries: tuple[Entry, Entry], counts: tuple[int, int]
         raw = max(to_all(small.raw_seconds_per_byte, large.raw_seconds_per_byte), least)
     moving = max(to_all(small.cost.overlapped, large.cost.overlapped), 0.0 if raw is None else least / share)
     stepwise = max(to_all(small.cost.stepwise, large.cost.stepwise), moving)
-    cost = Cost(
-        overlapped=moving, stepwise=stepwise, steps=steps, bottleneck=large.cost.bottleneck, prior=large.cost.prior
-    )
+    cost = replace(large.cost, overlapped=moving, stepwise=stepwise, steps=steps)
     is_tree = "tree" in large.algorithm
     protocols = tuple(
         (one, tree_seconds(graph, one) if is_tree else ring_seconds(graph, one, steps)) for one in PROTOCOLS

@@ -29,12 +29,17 @@ class Software:
 
     Attributes:
         name: `nccl` or `gloo`.
-        launch_seconds: of one collective.
-        step_seconds: of one send and receive that others wait for.
-        one_way_share: of a link's rate that one large message in each direction reaches (gloo alternates between
-            reading and writing); pieces of `piece_bytes` reach all of it.
+        launch_seconds: of one collective of the library.
+        step_seconds: of one send and receive of the library that others wait for.
+        one_way_share: of a link's rate that two ranks reach which each send the other one large message at once (of
+            gloo's two, the second often starts when the first has ended); pieces of `piece_bytes` reach all of it.
+        many_ways_share: the same for many such pairs at once, which fill each other's gaps; None: as one pair.
         piece_bytes: of a message that keeps both directions busy.
         most_pieces: that a chunk is cut into.
+        executor_launch_seconds, executor_step_seconds: of schedules that are carried out by sends and receives; None:
+            as the library.
+        burst_seconds: of sending that a network lets pass at once after a pause (the bucket of a shaper).
+        sum_bytes_per_second: what a rank adds up while its messages wait; None: adding takes no time.
         source: of these values.
     """
 
@@ -42,9 +47,30 @@ class Software:
     launch_seconds: float
     step_seconds: float
     one_way_share: float = 1.0
+    many_ways_share: float | None = None
     piece_bytes: int = 1
     most_pieces: int = 64
+    executor_launch_seconds: float | None = None
+    executor_step_seconds: float | None = None
+    burst_seconds: float = 0.0
+    sum_bytes_per_second: float | None = None
     source: str
+
+    def exchange_share(self, pairs: int) -> float:
+        """Share of a link's rate that so many pairs of ranks reach which send each other large messages at once."""
+        if not pairs:
+            return 1.0
+        return self.one_way_share if pairs == 1 or self.many_ways_share is None else self.many_ways_share
+
+    def launch_of(self, runner: Runner) -> float:
+        """Seconds of one collective."""
+        measured = None if runner is Runner.library else self.executor_launch_seconds
+        return self.launch_seconds if measured is None else measured
+
+    def step_of(self, runner: Runner) -> float:
+        """Seconds of one send and receive that others wait for."""
+        measured = None if runner is Runner.library else self.executor_step_seconds
+        return self.step_seconds if measured is None else measured
 
 
 NCCL: Final = Software(

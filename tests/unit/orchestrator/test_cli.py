@@ -114,6 +114,34 @@ def test_dry_run_shows_the_request_and_starts_nothing(tmp_path: Path, capsys: py
     assert dict(body["launch"]["env"])["PYTHONSAFEPATH"] == "1"
 
 
+@pytest.mark.parametrize(("users", "ours"), [(None, "WARN"), ("INFO", None)])
+def test_dry_run_shows_the_levers_and_leaves_the_users_own(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    users: str | None,
+    ours: str | None,
+) -> None:
+    if users is None:
+        monkeypatch.delenv("NCCL_DEBUG", raising=False)
+    else:
+        monkeypatch.setenv("NCCL_DEBUG", users)
+    monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
+    asked = ["train", "experiment=demo", "topology=dgx_h100", "devices=4", "dry_run=true", f"run_dir={tmp_path}/run"]
+    assert main(asked) == 0
+    text = capsys.readouterr().out
+    assert ("NCCL_DEBUG=WARN \\\n" in text) is (ours is not None)
+    assert "NCCL_P2P_DISABLE=1 (environment): it ends copies over NVLink" in text
+    assert main([*asked, "format=json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    ranks = dict(body["launch"]["env"])
+    assert ranks.get("NCCL_DEBUG") == ours
+    assert ranks["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert len(ranks["CUDA_VISIBLE_DEVICES"].split(",")) == 4
+    (debug,) = (lever for lever in body["levers"] if lever["name"] == "NCCL_DEBUG")
+    assert debug["overridden_by"] == ("" if ours else "NCCL_DEBUG=INFO (environment)")
+
+
 @pytest.mark.parametrize("flag", ["--help", "--cfg"])
 def test_hydra_flags(tmp_path: Path, flag: str) -> None:
     arguments = [flag, "job"] if flag == "--cfg" else [flag]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from launch.backends import build
 from launch.spec import Backend, DeviceKind
 from orchestrator.config import Backend as ConfigBackend
 from orchestrator.config import (
@@ -20,6 +21,8 @@ from orchestrator.config import (
     Precision,
     RunConfig,
 )
+from orchestrator.environment.given import Setting, UserEnvironment
+from orchestrator.environment.lever import levers
 from orchestrator.errors import UserError
 from orchestrator.lower import deepspeed_json, launch_backend, launch_spec
 from orchestrator.planner.build import make_plan
@@ -97,6 +100,24 @@ def test_launch_on_gpus() -> None:
     assert spec.device_ids == tuple(device.id for device in preset("2x24gb-pcie").gpus)
     assert dict(spec.env) == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     assert spec.master_port is None
+
+
+@pytest.mark.parametrize("backend", [Backend.torchrun, Backend.deepspeed])
+def test_ranks_get_the_levers_that_the_user_has_not_set(backend: Backend) -> None:
+    plan, topology = _plan("dgx_h100", devices=4), preset("dgx_h100")
+    ids = plan.chosen.strategy.device_ids
+    assert len(ids) == 4
+    own = Setting(name="NCCL_DEBUG", value="INFO", source="environment")
+    for settings, expected in (((), "WARN"), ((own,), None)):
+        users = UserEnvironment(settings=settings)
+        spec = launch_spec(plan, "/runs/one", "python", levers=levers(topology, ids, users))
+        ranks = dict(build(backend, replace(spec, master_port=29501)).env)
+        assert ranks.get("NCCL_DEBUG") == expected
+        assert ranks["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+        assert ranks["CUDA_VISIBLE_DEVICES"] == ",".join(ids)
+        # One host: no adapter and no interface is chosen for it.
+        assert {name for name in ranks if name.startswith(("NCCL", "GLOO"))} <= {"NCCL_DEBUG"}
+        assert ranks["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
 
 
 def test_launch_on_cpus() -> None:

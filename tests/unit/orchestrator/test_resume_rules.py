@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config import RunConfig
+from orchestrator.compose import compose
+from orchestrator.config import Optimizer, RunConfig
 from orchestrator.config_codec import dump_config, parse_config
 from orchestrator.errors import UserError
+from orchestrator.inputs import located
 from orchestrator.resume import with_saved_config
-from orchestrator.run_dir import RunDir, choose, is_finished
+from orchestrator.run_dir import RUNS, RunDir, choose, is_finished, open_keys
 
 
 def config(**top: Any) -> RunConfig:
@@ -53,4 +55,52 @@ def test_saved_settings_stand_in_and_the_users_win(run: RunDir) -> None:
     assert "model.path='m'" in arguments
     assert arguments.index("devices=0") < arguments.index("devices=3")
     assert not any(item.startswith("optimizer.") for item in arguments), "a chosen group replaces the saved one"
-    assert with_saved_config(["resume=true", "devices=3"]) == ["resume=true", "devices=3"]
+    assert with_saved_config(["resume=false", "devices=3"]) == ["resume=false", "devices=3"]
+
+
+OPEN = ["data.packing=auto", "optimizer=auto"]
+
+
+@pytest.fixture
+def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that was started with OPEN and whose plan has settled it; the working directory is that of its `runs`."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / RUNS / "one"
+    folder.mkdir(parents=True)
+    started = located(compose(["model=m", "data=d", *OPEN, "optimizer.lr=0.5"])[0])
+    body = dump_config(started)
+    body["data"]["packing"], body["optimizer"]["name"] = True, "adamw_8bit"
+    (folder / "plan.json").write_text(json.dumps({"config": body}))
+    return folder
+
+
+@pytest.mark.parametrize("repeated", [[], OPEN, ["optimizer.name=auto", "data.packing=null"]])
+def test_a_named_run_goes_on_with_what_its_plan_has_settled(settled: Path, repeated: list[str]) -> None:
+    found = compose(with_saved_config([f"resume={settled}", *repeated]))[0]
+    assert (found.data.packing, found.optimizer.name) == (True, Optimizer.adamw_8bit)
+    assert found.optimizer.lr == 0.5, "leaving the name open is not choosing another group"
+    assert choose(located(found)).path == settled
+
+
+def test_resume_true_finds_the_run_and_what_its_plan_has_settled(settled: Path) -> None:
+    command = ["resume=true", "model=m", "data=d", *OPEN, "optimizer.lr=0.5"]
+    found = located(compose(with_saved_config(command))[0])
+    assert open_keys(found) == ()
+    assert (found.data.packing, found.optimizer.name) == (True, Optimizer.adamw_8bit)
+    assert choose(found).path == settled
+
+
+def test_resume_true_takes_what_is_said_as_said(settled: Path) -> None:
+    """Another value than the plan's is another run, even where the rest is the same."""
+    command = ["resume=true", "model=m", "data=d", "data.packing=false", "optimizer=auto", "optimizer.lr=0.5"]
+    with pytest.raises(UserError, match="none of the 1 runs"):
+        with_saved_config(command)
+    plain = ["resume=true", "model=m", "data=d", "data.packing=false"]
+    assert with_saved_config(plain) == plain, "nothing is open, so nothing has to be looked up"
+
+
+def test_a_named_run_refuses_another_value_than_its_plans(settled: Path) -> None:
+    found = located(compose(with_saved_config([f"resume={settled}", "data.packing=false"]))[0])
+    with pytest.raises(UserError) as caught:
+        choose(found)
+    assert [problem.where for problem in caught.value.problems] == ["data.packing"]

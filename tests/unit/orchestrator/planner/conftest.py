@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.config import DataConfig, ModelConfig, RunConfig
+from orchestrator.errors import UserError
 from orchestrator.planner.build import make_plan
 from orchestrator.planner.plan import Plan
 from orchestrator.workload.batch import DataStats
@@ -56,7 +57,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="session")
-def plan_for() -> Callable[..., Plan]:
+def fresh_plan_for() -> Callable[..., Plan]:
     """Return a planner of a named model on a named machine; keyword arguments replace fields of RunConfig."""
 
     def build(model: str, machine: str | Topology, *, tokens: int = 512, run_id: str = "run", **changes: Any) -> Plan:
@@ -72,5 +73,25 @@ def plan_for() -> Callable[..., Plan]:
         topology = preset(machine) if isinstance(machine, str) else machine
         shape = shape_from_config(model, {"model_type": "llama", **MODELS[model]})
         return make_plan(replace(config, **changes), topology, shape, stats, run_id)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def plan_for(fresh_plan_for: Callable[..., Plan]) -> Callable[..., Plan]:
+    """The same, once for each question: plans are values, and many tests ask for the same one."""
+    known: dict[object, Plan | UserError] = {}
+
+    def build(model: str, machine: str | Topology, **changes: Any) -> Plan:
+        key = (model, machine, tuple(sorted(changes.items())))
+        if key not in known:
+            try:
+                known[key] = fresh_plan_for(model, machine, **changes)
+            except UserError as error:
+                known[key] = error
+        found = known[key]
+        if isinstance(found, UserError):
+            raise found.with_traceback(None)
+        return found
 
     return build

@@ -43,5 +43,5 @@ def test_every_preset_is_explained(plan_for: Planner, machine: str) -> None:
     assert text.startswith("Machine  ")
     assert plan.chosen.strategy.label in text
     assert all(reason in text for reason in plan.reasons)
-    assert 3 <= len(plan.reasons) <= 6
+    assert 3 <= len(plan.reasons) <= 8
     assert max(len(line) for line in text.splitlines()) < 400

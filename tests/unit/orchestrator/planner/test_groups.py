@@ -73,9 +73,9 @@ def test_mics_is_told_with_its_group_and_why_it_is_not_used(plan_for: Planner) -
     assert "mics_shard_size" in explain(plan)
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 16, 256])
+@pytest.mark.parametrize("nodes", [1, 2, 16])
 def test_whole_copies_win_at_any_number_of_hosts(plan_for: Planner, nodes: int) -> None:
-    """8B fits every card: a ring gather over thousands of ranks for each module must not look cheap."""
+    """8B fits every card: a ring gather over many ranks for each module must not look cheap (1,024: test_speed)."""
     topology = preset("dgx_h100", nodes=nodes)
     plan = plan_for("8b", topology, nodes=nodes, tokens=2048, batch=BatchConfig(global_=16 * nodes))
     assert plan.chosen.strategy.engine is Engine.ddp

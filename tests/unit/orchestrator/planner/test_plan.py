@@ -16,7 +16,7 @@ from orchestrator.planner.plan import Plan, dumps, from_json, loads, to_json
 Planner = Callable[..., Plan]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     machine=st.sampled_from(["1x24gb", "2x24gb-node", "4xv100-16gb", "8xa100-80gb", "cpu"]),
     engine=st.sampled_from(list(Engine)),

@@ -92,7 +92,7 @@ def clusters(nodes: int) -> Topology:
 
 @pytest.mark.parametrize("collective", _ALL)
 def test_carried_over_costs_equal_those_of_the_whole(collective: Collective) -> None:
-    """Nine hosts fit an explicit schedule: what three and six tell must be what nine cost (trees are never quite even)."""
+    """Nine hosts fit an explicit schedule: three and six must tell what they cost (trees are never quite even)."""
     graph = graph_of(preset("a100_pcie_pairs_x4", nodes=9))
     assert graph.size == 36
     carried = {entry.algorithm: entry for entry in cluster_menu(graph, collective)}
@@ -117,3 +117,13 @@ def test_a_part_keeps_the_network() -> None:
     assert part.size == 16
     assert any(edge.link is LinkClass.network for edge in part.edges)
     assert choose(part, Collective.all_gather, GIB).bound.bus_bytes_per_second > 300 * GB
+
+
+def test_sparse_groups_of_a_cube_mesh_have_a_route() -> None:
+    """Also those whose NVLinks join them only through one another, or not at all."""
+    machine = preset("dgx1_v100")
+    ids = [gpu.id for gpu in machine.gpus]
+    for chosen in ((0, 1, 4), (0, 5, 6), (1, 4, 7), (0, 1, 2)):
+        graph = graph_of(machine, [ids[at] for at in chosen])
+        for collective in _ALL:
+            assert choose(graph, collective, MIB).chosen.seconds > 0, (chosen, collective)

@@ -91,7 +91,7 @@ def test_three_hosts_exchange_round_or_directly_at_the_same_load() -> None:
     collective=st.sampled_from(THREE),
     num_across=st.integers(1, 4),
 )
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_uneven_hosts_and_any_number_across(sizes: tuple[int, ...], collective: Collective, num_across: int) -> None:
     graph = hosts_of_ranks(sizes)
     # That it can be made at all is the proof that it delivers.
@@ -107,7 +107,7 @@ def test_uneven_hosts_and_any_number_across(sizes: tuple[int, ...], collective: 
 
 @pytest.mark.parametrize("collective", THREE)
 @pytest.mark.parametrize(
-    ("name", "nodes"), [("dgx_h100", 4), ("p5", 3), ("p4d", 2), ("h100_nvl_x8", 1), ("h100_nvl_x8", 4)]
+    ("name", "nodes"), [("dgx_h100", 4), ("p5", 2), ("p4d", 2), ("h100_nvl_x8", 1), ("h100_nvl_x8", 4)]
 )
 def test_hosts_with_a_nic_for_each_device_come_near_the_bound(name: str, nodes: int, collective: Collective) -> None:
     graph = graph_of(preset(name, nodes=nodes))

@@ -58,7 +58,7 @@ def cut_rate(graph: Graph) -> Fraction:
 
 
 @given(graph=graphs())
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_trees_come_near_the_narrowest_cut(graph: Graph) -> None:
     rate = cut_rate(graph)
     for collective in (Collective.all_gather, Collective.reduce_scatter):
@@ -68,7 +68,7 @@ def test_trees_come_near_the_narrowest_cut(graph: Graph) -> None:
 
 
 @given(graph=graphs())
-@settings(max_examples=8)
+@settings(max_examples=6)
 def test_an_all_reduce_is_never_slower_than_both_halves(graph: Graph) -> None:
     seconds = packing(graph, Collective.all_reduce).overlapped_seconds_per_byte
     halves = 2 / (graph.size * float(cut_rate(graph)) * 1e6)
@@ -152,7 +152,7 @@ def leads_to(root: int, node: int, above: dict[int, int]) -> bool:
 
 
 @given(size=st.integers(2, 5), data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_the_cheapest_tree_is_that_of_all_trees(size: int, data: st.DataObject) -> None:
     drawn = data.draw(st.lists(st.integers(0, 6), min_size=size * size, max_size=size * size))
     costs = np.array(drawn, dtype=float).reshape(size, size)

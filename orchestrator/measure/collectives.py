@@ -1,0 +1,156 @@
+"""What collectives take: torch's own, and schedules carried out by the executor; and the fixed times they tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+from orchestrator.collectives.execute import Executor, Pieces
+from orchestrator.measure.serve import Entry
+from orchestrator.measure.software_fit import Run, SoftwareFit, fit_software
+from orchestrator.measure.team import TIMEOUT, Team
+from orchestrator.measure.use import EXECUTOR_LAUNCH, EXECUTOR_STEP, LAUNCH, STEP, SUM
+from topology.collectives import Collective
+from topology.graph import Graph
+from topology.routing.menu import Entry as Way
+from topology.routing.menu import menu
+from topology.routing.software import Runner, Software
+
+_RUNS: Final = 3
+_SIZES: Final = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
+# Bytes and pieces: what they take differs by messages at the same bytes, and by bytes at the same messages.
+_CUTS: Final = ((64 << 10, 1), (1 << 20, 1), (1 << 20, 8), (8 << 20, 8), (8 << 20, 32))
+_KINDS: Final = (Collective.all_reduce, Collective.all_gather, Collective.reduce_scatter, Collective.all_to_all)
+_ELEMENT_BYTES: Final = 4
+_SUMMED_BYTES: Final = 512 << 10
+
+
+def measure_collectives(team: Team, graph: Graph, software: Software) -> list[Entry]:
+    """Time collectives of several sizes, and fit the fixed times of the library and of the executor.
+
+    Args:
+        team: that measures.
+        graph: of the ranks, with measured links.
+        software: with the measured shares of links.
+
+    Raises:
+        ArithmeticError: too few runs to tell.
+    """
+    adding = _sum(team)
+    entries, library, executor = [adding], [], []
+    for kind in _KINDS:
+        ways = menu(graph, kind, search=False, software=software)
+        for size, seconds, run in _library(team, kind, ways, adding.value):
+            entries.append(_timed(f"{kind.value}.{software.name}.{size}", seconds))
+            library.append(run)
+        if kind is not Collective.reduce_scatter:
+            for name, seconds, run in _executor(team, kind, ways, adding.value):
+                entries.append(_timed(name, seconds))
+                executor.append(run)
+    entries += _fixed(LAUNCH, STEP, fit_software(library), f"torch's own collectives over {software.name}")
+    if executor:
+        entries += _fixed(EXECUTOR_LAUNCH, EXECUTOR_STEP, fit_software(executor), "schedules by sends and receives")
+    return entries
+
+
+def _timed(name: str, seconds: Sequence[float]) -> Entry:
+    middle = median(seconds)
+    spread = (max(seconds) - min(seconds)) / 2 / middle
+    return Entry(name=name, value=middle, unit="s", repeats=len(seconds), spread=spread, how="slowest rank")
+
+
+def _fixed(launch: str, step: str, fit: SoftwareFit, what: str) -> Iterator[Entry]:
+    how = f"fit of {fit.runs} runs of {what}, which it meets within {fit.error:.0%} (median)"
+    for name, value in ((launch, fit.launch_seconds), (step, fit.step_seconds)):
+        if value > 0:
+            yield Entry(name=name, value=value, unit="s", repeats=fit.runs, spread=fit.error, how=how)
+
+
+def _library(
+    team: Team, kind: Collective, ways: Sequence[Way], sum_rate: float
+) -> Iterator[tuple[int, tuple[float, ...], Run]]:
+    way = next((way for way in ways if way.runner is Runner.library and way.schedule), None)
+    if way is None:
+        return
+    at_once = kind is Collective.all_to_all
+    per_byte = way.cost.overlapped if at_once else way.cost.stepwise
+    for size in _SIZES:
+        elements = size // _ELEMENT_BYTES // team.size * team.size
+        seconds = team.seconds(*library(team, kind, elements), _RUNS)
+        share = way.software.exchange_share(way.cost.exchanges_at_once if at_once else way.cost.exchanges)
+        is_large = size / way.cost.steps > way.software.piece_bytes
+        moving = size * per_byte / (share if is_large else 1.0) + size * way.cost.summed / sum_rate
+        moving = max(0.0, moving - (way.software.burst_seconds if way.cost.over_network else 0.0))
+        yield size, seconds, Run(messages=way.cost.steps, moving_seconds=moving, seconds=median(seconds))
+
+
+def library(team: Team, kind: Collective, elements: int) -> tuple[Callable[[], object], Callable[[], object]]:
+    """What prepares torch's own collective of that many elements, and what carries it out."""
+    part = elements // team.size
+    data = torch.zeros(elements, device=team.device)
+    result = torch.empty_like(data)
+    own = data[team.rank * part : (team.rank + 1) * part].clone()
+    actions: dict[Collective, Callable[[], object]] = {
+        Collective.all_reduce: lambda: dist.all_reduce(data),
+        Collective.all_gather: lambda: dist.all_gather_into_tensor(result, own),
+        Collective.reduce_scatter: lambda: dist.reduce_scatter_tensor(own, data),
+        Collective.all_to_all: lambda: dist.all_to_all_single(result, data),
+    }
+    return data.zero_, actions[kind]
+
+
+def _executor(
+    team: Team, kind: Collective, ways: Sequence[Way], sum_rate: float
+) -> Iterator[tuple[str, tuple[float, ...], Run]]:
+    ours = [way for way in ways if way.runner is Runner.executor and way.schedule]
+    if not ours:
+        return
+    way = min(ours, key=lambda way: way.cost.overlapped)
+    for size, pieces in _CUTS:
+        seconds = team.seconds(*_runner(team, way, size, pieces), _RUNS)
+        cost = way.cost
+        moving = size * (cost.stepwise + (pieces - 1) * cost.overlapped) / pieces
+        if pieces == 1 and size / cost.steps > way.software.piece_bytes:
+            moving /= way.software.exchange_share(cost.exchanges)
+        moving += size / pieces * cost.summed / sum_rate
+        moving = max(0.0, moving - (way.software.burst_seconds if cost.over_network else 0.0))
+        run = Run(messages=cost.steps + pieces - 1, moving_seconds=moving, seconds=median(seconds))
+        yield f"{kind.value}.{way.algorithm}.{size}.{pieces}", seconds, run
+
+
+def _runner(team: Team, way: Way, size: int, pieces: int) -> tuple[Callable[[], object], Callable[[], object]]:
+    executor = executor_of(way, size, pieces)
+    data = torch.zeros(size // _ELEMENT_BYTES, device=team.device)
+    result = torch.empty_like(data) if executor.schedule.collective is Collective.all_to_all else None
+    return data.zero_, lambda: executor.run(data, result)
+
+
+def executor_of(way: Way, size: int, pieces: int) -> Executor:
+    """An executor that cuts the chunks of a route into so many pieces; all ranks call this."""
+    if way.schedule is None:
+        raise ValueError(f"{way.algorithm} has no schedule")
+    largest = max(float(chunk.share) for chunk in way.schedule.chunks)
+    cut = Pieces(piece_bytes=max(1, round(size * largest / pieces)))
+    return Executor(way.schedule, dist.new_group(timeout=TIMEOUT), cut)
+
+
+def _sum(team: Team) -> Entry:
+    """Adding up on all ranks at once, as they do when their messages have come."""
+    one = torch.zeros(_SUMMED_BYTES // _ELEMENT_BYTES, device=team.device)
+    other = torch.zeros_like(one)
+    calls = 16
+
+    def add() -> None:
+        for _ in range(calls):
+            one.add_(other)
+
+    seconds = team.seconds(lambda: None, add, 5)
+    middle = median(seconds)
+    spread = (max(seconds) - min(seconds)) / 2 / middle
+    how = f"additions of {_SUMMED_BYTES >> 10} KiB on {team.size} ranks at once"
+    rate = calls * _SUMMED_BYTES / middle
+    return Entry(name=SUM, value=rate, unit="bytes/s", repeats=len(seconds), spread=spread, how=how)

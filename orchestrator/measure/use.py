@@ -1,0 +1,74 @@
+"""What routes take from a calibration: the rates of links, and the fixed times of the software."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from orchestrator.calibration_file import Calibration
+from orchestrator.planner.wires import measured_links
+from topology.graph import Graph, graph_of
+from topology.model import Topology
+from topology.routing.software import Software, software_of
+
+LINKS: Final = "links"
+COLLECTIVES: Final = "collectives"
+# Numbers of the section `links` beside those of its links, whose names are END|END.
+HOST_COPY: Final = "host_copy"
+ONE_WAY: Final = "one_way_share"
+MANY_WAYS: Final = "many_ways_share"
+PIECE: Final = "piece"
+BURST: Final = "burst"
+# Numbers of the section `collectives`.
+SUM: Final = "sum"
+LAUNCH: Final = "launch"
+STEP: Final = "step"
+EXECUTOR_LAUNCH: Final = "executor_launch"
+EXECUTOR_STEP: Final = "executor_step"
+
+
+def measured_graph(topology: Topology, devices: Sequence[str], calibration: Calibration | None) -> Graph:
+    """The capacity graph of a group with the rates that were measured, and the tables' where none was.
+
+    Raises:
+        TopologyError: as `graph_of`.
+    """
+    copy = calibration.find(LINKS, HOST_COPY) if calibration else None
+    return graph_of(
+        topology,
+        devices,
+        measured=measured_links(calibration),
+        host_copy_bytes_per_second=copy.value if copy else None,
+    )
+
+
+def measured_software(graph: Graph, calibration: Calibration | None) -> Software:
+    """The group's communication library, with measured values in the place of its priors."""
+    prior = software_of(graph)
+    if calibration is None:
+        return prior
+
+    def found(section: str, name: str) -> float | None:
+        item = calibration.find(section, name)
+        return None if item is None else item.value
+
+    links = {
+        "one_way_share": found(LINKS, ONE_WAY),
+        "many_ways_share": found(LINKS, MANY_WAYS),
+        "piece_bytes": found(LINKS, PIECE),
+        "burst_seconds": found(LINKS, BURST),
+    }
+    times = {
+        "sum_bytes_per_second": found(COLLECTIVES, SUM),
+        "launch_seconds": found(COLLECTIVES, LAUNCH),
+        "step_seconds": found(COLLECTIVES, STEP),
+        "executor_launch_seconds": found(COLLECTIVES, EXECUTOR_LAUNCH),
+        "executor_step_seconds": found(COLLECTIVES, EXECUTOR_STEP),
+    }
+    known = {name: value for name, value in {**links, **times}.items() if value is not None}
+    if "piece_bytes" in known:
+        known["piece_bytes"] = int(known["piece_bytes"])
+    if not known:
+        return prior
+    return replace(prior, **known, source=f"measured {calibration.made}")  # type: ignore[arg-type]
