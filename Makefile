@@ -37,7 +37,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest -n auto --dist worksteal tests/unit
 
 integration: setup
 	$(BIN)/python -m pytest tests/integration

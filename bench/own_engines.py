@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -59,39 +60,45 @@ def rows_of(run: str, terms: dict[str, int], ranks: list[dict[str, Any]]) -> lis
 
 
 def measure(row: str, model: Path, folder: Path) -> list[Row]:
-    """Plan and run one row of the grid, or read what an earlier call has left of it.
+    """Plan and run one row of the grid; what an earlier call has measured of the same strategy is read.
 
     Raises:
         RuntimeError: it could not be planned or run.
     """
-    done = sorted(folder.glob("live.*.json"))
-    if not done:
-        _run(row, model, folder)
-        done = sorted(folder.glob("live.*.json"))
-    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-    terms = {term["name"]: int(term["bytes"]) for term in _train(plan)["terms"]}
-    return rows_of(row, terms, [json.loads(path.read_text(encoding="utf-8")) for path in done])
+    before = _strategy(folder) if (folder / "live.0.json").exists() else None
+    fresh = folder.with_name(f"{folder.name}.plan")
+    _plan(row, model, fresh)
+    if _strategy(fresh) != before:
+        shutil.rmtree(folder, ignore_errors=True)
+        _plan(row, model, folder)
+        run_ranks(partial(_metered, folder / "plan.json"), num_ranks(row), folder / "rank.log", _TIMEOUT_SECONDS)
+    plan = json.loads((fresh / "plan.json").read_text(encoding="utf-8"))
+    shutil.rmtree(fresh)
+    terms = {term["name"]: int(term["bytes"]) for term in plan["chosen"]["memory"]["train"]["terms"]}
+    ranks = sorted(folder.glob("live.*.json"))
+    return rows_of(row, terms, [json.loads(path.read_text(encoding="utf-8")) for path in ranks])
 
 
-def _run(row: str, model: Path, folder: Path) -> None:
+def _plan(row: str, model: Path, folder: Path) -> None:
     from orchestrator import cli
 
     words = [*common(model, row), *row.split(), f"run_dir={folder}"]
     folder.mkdir(parents=True, exist_ok=True)
     run_ranks(lambda: cli.main(["plan", *words]), 1, folder / "plan.log", _TIMEOUT_SECONDS)
-    run_ranks(partial(_metered, folder / "plan.json"), num_ranks(row), folder / "rank.log", _TIMEOUT_SECONDS)
+
+
+def _strategy(folder: Path) -> object:
+    """What of a plan decides what a run holds; None where there is no whole plan."""
+    try:
+        return json.loads((folder / "plan.json").read_text(encoding="utf-8"))["chosen"]["strategy"]
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _metered(path: Path) -> int:
     import own_rank
 
     return own_rank.run(path)
-
-
-def _train(plan: dict[str, Any]) -> dict[str, Any]:
-    chosen = plan["chosen"]
-    found: dict[str, Any] = chosen.get("estimate", chosen)["memory"]["train"]
-    return found
 
 
 def is_judged(row: Row, peak_bytes: int) -> bool:
@@ -151,8 +158,11 @@ unquantised, with adapters of rank 16 on all linear modules.
   memory on a host and not counted.
 - Terms below 0.2% of the peak are shown and not judged.
 - A paged optimizer takes the same bytes as the one that is not paged: on a CPU rank its pages are ordinary memory.
-- NVMe offload is not part of the grid: DeepSpeed compiles its library for asynchronous file access at the first use,
-  which needs the headers of libaio and a compiler on the host.
+- Under ZeRO-3 without checkpointing `activations` holds the whole packed base, too: bitsandbytes' 4-bit product saves a
+  view of the gathered weight, which lives on when DeepSpeed releases the parameter.
+- NVMe offload is not part of the grid. The library for asynchronous file access could be compiled (30 minutes of wall
+  time on two busy cores) and parameters went to files, but the one try (unquantised base in bf16, checkpointing full)
+  ended in the prefetch from files: "param 7 already assigned swap buffer", deepspeed partitioned_param_swapper.py.
 """
 
 
@@ -185,7 +195,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="four runs")
     parser.add_argument("--only", nargs="+", default=[""], help="runs whose settings contain one of these")
     parser.add_argument("--write", type=Path)
-    parser.add_argument("--keep", type=Path, help="folder for the runs; those that are there are read, not run again")
+    parser.add_argument("--keep", type=Path, help="folder for the runs; a strategy that was measured is not run again")
     arguments = parser.parse_args()
     chosen = [x for x in (quick_grid() if arguments.quick else grid()) if any(w in x for w in arguments.only)]
     if not chosen:

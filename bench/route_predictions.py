@@ -1,7 +1,8 @@
 """Predicted against measured times of collectives, on hosts made from network namespaces. Needs root.
 
     python bench/route_predictions.py [--hosts 2,4] [--rates 1gbit,200mbit] [--runs 3] [--sizes 4194304,67108864]
-                                      [--nice -10] [--results bench/results] [--table docs/route_predictions.md]
+                                      [--nice -10] [--results bench/results]
+                                      [--table bench/results/route_predictions.md]
 
 On each network the hosts are measured first, as a user would (torchrun on every host starts
 `orchestrator.measure.group`), from a description that tells nothing of the shaped rate. Then the collectives are
@@ -40,10 +41,10 @@ _PORT: Final = "29533"
 _HEAD: Final = (
     "# Predicted against measured collectives",
     "",
-    "Written by `python bench/route_predictions.py --table docs/route_predictions.md` (root). Hosts are network namespaces",
-    "of one machine, their links shaped by tbf, two gloo ranks each. Every network was calibrated first by",
-    "`python -m orchestrator.measure.group` under torchrun, from a description with ports of 10 Gb/s. Medians; M as in",
-    "`topology.collectives`. `by tables` is what would be predicted without the calibration.",
+    "Written by `python bench/route_predictions.py --table bench/results/route_predictions.md` (root). Hosts are",
+    "network namespaces of one machine, links shaped by tbf, two gloo ranks each. Every network was calibrated first,",
+    "by `python -m orchestrator.measure.group` under torchrun, from a description with ports of 10 Gb/s. Medians; M as",
+    "in `topology.collectives`. `by tables` is what would be predicted without the calibration.",
 )
 
 

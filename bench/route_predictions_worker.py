@@ -1,6 +1,6 @@
 """One rank of `bench/route_predictions.py`: predicts collectives from a calibration, and times them.
 
-    torchrun ... bench/route_predictions_worker.py SETTINGS.json CALIBRATION.json
+torchrun ... bench/route_predictions_worker.py SETTINGS.json CALIBRATION.json
 """
 
 from __future__ import annotations

@@ -273,6 +273,7 @@ def _setting(record: Record) -> Setting:
         optimizer=Optimizer.adamw,
         allocator="",
         eager_attention=False,
+        flash_attention=record["attn"] == "flash_attention_2",
         zero3=None,
         machine=_machine(record),
         stack=_stack(record),

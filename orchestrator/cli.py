@@ -211,13 +211,16 @@ def _made_plan(
     config: RunConfig, *, download: bool = False, by_name: bool = False, run_id: str = ""
 ) -> tuple[Any, Any]:
     from orchestrator.calibration_store import choose_calibration
+    from orchestrator.engines.gradient_route import with_gradient_route
     from orchestrator.inputs import gather
+    from orchestrator.measure.use import measured_software
     from orchestrator.planner.build import make_plan
 
     inputs = gather(config, download=download, by_name=by_name)
     calibration = choose_calibration(config.calibration, inputs.topology, os.environ)
     name = run_id or f"plan-{time.strftime('%Y%m%d-%H%M%S')}"
     plan = make_plan(config, inputs.topology, inputs.model, inputs.data, name, calibration)
+    plan = with_gradient_route(plan, inputs.topology, calibration.calibration, measured_software)
     for note in inputs.notes:
         print(f"note: {note}", file=sys.stderr)
     return plan, inputs
@@ -243,7 +246,11 @@ def _plan(config: RunConfig) -> int:
     if config.picture:
         _draw(config, inputs, plan)
     if run is not None and not run.resuming:
+        from topology.codec import to_json as machine_json
+
         write_whole(run.path / "plan.json", dumps(plan), "run_dir")
+        # Ranks build the schedule of their gradients from it.
+        write_whole(run.path / "topology.json", json.dumps(machine_json(inputs.topology), indent=2) + "\n", "run_dir")
     _emit(config, to_json(plan), explain(plan))
     return 0
 

@@ -85,7 +85,7 @@ def _compose_plain(overrides: Sequence[str]) -> dict[str, Any]:
         with initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
             node = hydra_compose(config_name="config", overrides=list(overrides))
         return plain(OmegaConf.to_container(node, resolve=True))
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(_compose_problem(overrides, error)) from error
 
 
@@ -105,13 +105,16 @@ def _refused(overrides: Sequence[str], *, sweep: bool) -> Iterator[Problem]:
     for override in overrides:
         try:
             parsed = parser.parse_override(override)
-        except HydraException as error:
+        except (HydraException, ValueError) as error:  # a number of thousands of digits is a ValueError
             found = str(error).strip().splitlines()[0]
-            yield Problem(where=override, found=found, remedy="Put the value in quotes: KEY='VALUE'.")
+            yield Problem(where=override[:_SHOWN], found=found, remedy="Put the value in quotes: KEY='VALUE'.")
         else:
             if parsed.is_sweep_override() and not sweep:
                 remedy = "Put it in quotes, or in brackets for a list; add -m to sweep over the values."
                 yield Problem(where=override, found="commas separate the values of a sweep", remedy=remedy)
+
+
+_SHOWN = 120  # characters of an override that a message repeats
 
 
 def plain(container: object) -> dict[str, Any]:

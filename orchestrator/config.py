@@ -54,6 +54,14 @@ class Engine(Enum):
     zero3 = "zero3"
 
 
+class GradientRoute(Enum):
+    """Who may sum the gradients of `ddp` over the ranks."""
+
+    auto = "auto"
+    library = "library"
+    executor = "executor"
+
+
 class NetworkKind(Enum):
     """Shape of the network between hosts."""
 
@@ -232,10 +240,11 @@ class OptimizerConfig:
 class EngineConfig:
     """Engine and the ZeRO-3 knobs. Units of the knobs are elements of the stored dtype, not bytes.
 
-    None lets the planner derive a knob from the model and the topology.
+    None lets the planner derive a knob from the model and the topology. `gradient_route` is for ddp.
     """
 
     name: Engine = Engine.auto
+    gradient_route: GradientRoute = GradientRoute.auto
     offload_param: Offload = Offload.auto
     offload_optimizer: Offload = Offload.auto
     nvme_path: str = ""

@@ -8,7 +8,7 @@ from typing import Any
 
 from launch.spec import Backend, DeviceKind, LaunchSpec
 from orchestrator.config import Offload
-from orchestrator.environment.lever import Lever, variables
+from orchestrator.environment.pulled import Lever, variables
 from orchestrator.errors import Problem, UserError
 from orchestrator.planner.plan import Plan
 from orchestrator.planner.strategy import Zero3Extras, Zero3Knobs

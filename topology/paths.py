@@ -19,6 +19,7 @@ def paths_from(graph: Graph, source: int, *, relay: bool = False) -> tuple[tuple
     A path does not enter a network that it could do without. Only with `relay` may it lead through other devices.
     None where there is none; the path of a device to itself is empty.
     """
+
     def narrow(cost: tuple[int, int], edge: Edge) -> tuple[int, int]:
         return cost[0] + _enters(graph, edge), -min(-cost[1], _WIDE if edge.units is None else edge.units)
 

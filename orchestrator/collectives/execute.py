@@ -6,6 +6,7 @@ group should be used for nothing else meanwhile: one issuing order per group.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -93,6 +94,8 @@ class Executor:
         self._stream = _stream(self._device) if self._cuda else None
         self._thread = None if self._cuda else ThreadPoolExecutor(1, thread_name_prefix="collective")
         self._failure: str | None = None
+        self._run_seconds: list[float] = []
+        self._timed: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._program = lru_cache(_MOST_PROGRAMS)(self._new_program)
         self._largest_share = max(float(chunk.share) for chunk in schedule.chunks)
 
@@ -100,6 +103,20 @@ class Executor:
     def pool_bytes(self) -> int:
         """Bytes of the buffers that are kept from run to run."""
         return self._pool.held_bytes
+
+    @property
+    def run_seconds(self) -> tuple[float, ...]:
+        """Seconds of each run so far, what it waited for its peers among them; on CUDA ends those under way."""
+        if self._timed:
+            self._timed[-1][1].synchronize()
+            self._note_times()
+        return tuple(self._run_seconds)
+
+    def _note_times(self) -> None:
+        """Read the clocks of the runs that have ended on CUDA."""
+        while self._timed and self._timed[0][1].query():  # type: ignore[no-untyped-call]
+            begin, end = self._timed.pop(0)
+            self._run_seconds.append(begin.elapsed_time(end) / 1e3)  # from milliseconds
 
     def run(self, data: torch.Tensor, result: torch.Tensor | None = None, counts: Counts | None = None) -> None:
         """Start a run and wait for it; see `start`."""
@@ -159,6 +176,7 @@ class Executor:
         done: Callable[[BaseException | None], None] | None,
     ) -> None:
         error: BaseException | None = None
+        begin = time.perf_counter()
         try:
             self._transfer(program, data, result)
         except (RuntimeError, ValueError) as failure:  # gloo raises plain RuntimeErrors
@@ -169,6 +187,8 @@ class Executor:
             error = failure
             raise
         finally:
+            if not self._cuda:
+                self._run_seconds.append(time.perf_counter() - begin)
             if done is not None:
                 done(error)
 
@@ -198,10 +218,13 @@ class Executor:
             raise RuntimeError("no stream: the group is none of NCCL's")
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
+            begin = stream.record_event(_timed_event())
             for tensor in (data, *([] if result is None else [result])):
                 tensor.record_stream(stream)  # its memory must not be used again before the stream is done
             self._carry_out(program, data, result, done)
-            event = stream.record_event()
+            event = stream.record_event(_timed_event())
+        self._note_times()
+        self._timed.append((begin, event))
         return Handle(lambda: torch.cuda.current_stream(self._device).wait_event(event))
 
     def _check(self, program: Program, data: torch.Tensor, result: torch.Tensor | None) -> None:
@@ -249,6 +272,11 @@ def _hashable(counts: Counts | None) -> Counts | None:
 def _stream(device: torch.device) -> torch.cuda.Stream:
     stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return stream
+
+
+def _timed_event() -> torch.cuda.Event:
+    event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return event
 
 
 def _raise(future: Future[None]) -> None:

@@ -8,59 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
-from launch.spec import RESERVED_NAMES
 from orchestrator.environment.given import UserEnvironment
 from orchestrator.environment.interfaces import Pick, gloo_pick, nccl_pick
 from orchestrator.environment.policy import RULES
+from orchestrator.environment.pulled import Kind, Lever, variables
 from topology.errors import TopologyError
 from topology.model import Device, DeviceKind, Topology
 from topology.routing.placement import Placement, placement
 from topology.routing.ports import fabric_ports
 
+__all__ = ["Kind", "Lever", "levers", "variables"]
+
 _UUID: Final = re.compile(r"(GPU|MIG)-[A-Za-z0-9/-]+")
 _PLUGIN_SIGNS: Final = ("NCCL_NET", "NCCL_NET_PLUGIN")
 _OWN_NETS: Final = frozenset({"", "ib", "socket", "none"})  # of NCCL itself
-
-
-class Kind(Enum):
-    """How a lever is pulled."""
-
-    variable = "variable"
-    placement = "placement"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lever:
-    """One thing that a launch can decide.
-
-    Attributes:
-        name: of the variable, or of what is placed.
-        value: what it should be; empty where nothing is to be set.
-        applies: whether the launch does it, the user's own setting aside.
-        evidence: why, or why not.
-        source: where the evidence is from.
-        overridden_by: the user's setting that stands in its place; empty for none.
-        kind: a variable of the ranks, or something that is placed.
-        by_device: the value of each device, where it has one of its own.
-    """
-
-    name: str
-    value: str
-    applies: bool
-    evidence: str
-    source: str
-    overridden_by: str = ""
-    kind: Kind = Kind.variable
-    by_device: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def is_pulled(self) -> bool:
-        """Whether the launch sets it in the end."""
-        return self.applies and not self.overridden_by
 
 
 def levers(topology: Topology, devices: Sequence[str], environment: UserEnvironment) -> tuple[Lever, ...]:
@@ -102,15 +65,6 @@ def _place(topology: Topology, devices: Sequence[str]) -> tuple[Placement | None
         return placement(topology, devices), ""
     except TopologyError as error:
         return None, f"as given: {error}"
-
-
-def variables(found: Sequence[Lever]) -> tuple[tuple[str, str], ...]:
-    """What to set for every rank. The choice of devices is left out: it has fields of its own in a launch."""
-    return tuple(
-        (lever.name, lever.value)
-        for lever in found
-        if lever.kind is Kind.variable and lever.is_pulled and lever.name not in RESERVED_NAMES
-    )
 
 
 def _variable(name: str, value: str, environment: UserEnvironment, evidence: str, *, applies: bool = True) -> Lever:

@@ -16,7 +16,7 @@ from orchestrator.estimate.masks import mask_buffer_bytes, mask_bytes_per_token
 from orchestrator.estimate.published import estimate_published, is_published
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.values import Memory, PhaseMemory, Term
-from orchestrator.estimate.zero3 import gathered_at_head, gathered_bytes, partitioned_terms, state_terms
+from orchestrator.estimate.zero3 import gathered_at_head, gathered_bytes, held_bytes, partitioned_terms, state_terms
 
 _FP32 = 4
 _ACTIVATIONS = "activations"
@@ -124,6 +124,7 @@ def _kept_bytes(setting: Setting) -> int:
     # On a CPU: the final norm's input in fp32 and the head's; on a GPU they are in the head's term.
     hidden_states = 0 if setting.machine.is_gpu else (_FP32 + setting.compute_bytes) * model.hidden
     copies = copy_bytes(setting) if setting.checkpointing is Checkpointing.none else 0
+    copies += held_bytes(setting) if setting.engine is Engine.zero3 else 0
     layers = model.layers * kept_bytes_per_token(setting) - unsaved_bytes_per_token(setting)
     per_token = layers + mask_bytes_per_token(setting) + hidden_states
     return round(tokens * per_token) + copies

@@ -200,6 +200,7 @@ class Setting:
         paged_optimizer: moments live in unified memory, outside the allocator; None for what `optimizer` says.
         moment_bytes: bytes of each of the two moments per parameter; 0 for what `optimizer` says.
         step_in_backward: each gradient is used and freed as soon as it exists.
+        step_copies: fp32 tensors as large as the parameter being updated that the optimizer makes, one after the other.
         autocast: the compute dtype comes from autocast, so losses are computed in fp32.
         upcasts: PEFT's preparation for k-bit training has put norms, tables and hidden states into fp32.
         loads_whole: every rank holds the whole base on its device before it is sharded.
@@ -236,6 +237,7 @@ class Setting:
     paged_optimizer: bool | None = None
     moment_bytes: float = 0.0
     step_in_backward: bool = False
+    step_copies: int = 0
     autocast: bool = True
     upcasts: bool = False
     loads_whole: bool = False

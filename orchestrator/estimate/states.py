@@ -89,6 +89,8 @@ def gradient_term(setting: Setting) -> Term:
 
 def step_bytes(setting: Setting) -> int:
     """Bytes that the optimizer's step allocates: AdamW over all tensors at once copies what it updates."""
+    if setting.step_copies:
+        return setting.step_copies * _FP32 * -(-max(setting.model.largest_param, 1) // owners(setting))
     if setting.step_in_backward or (setting.sharding and setting.sharding.offload_optimizer):
         return 0
     share = -(-setting.trained_params // owners(setting))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.config import Offload
+from orchestrator.config import Checkpointing, Offload, Quant
 from orchestrator.estimate import base
 from orchestrator.estimate import calibration as c
 from orchestrator.estimate.setting import Setting, Zero3Knobs, storage_bytes
@@ -58,9 +58,27 @@ def gathered_bytes(setting: Setting, table_elements: int = 0) -> int:
     elements = base.packed_bytes(setting) // element_bytes(setting) + small + params
     whole = base.packed_bytes(setting) + small * setting.load_bytes + params * setting.adapter_bytes
     ahead = knobs.max_live_parameters if knobs.prefetch_bucket_size else knobs.max_reuse_distance
+    room = ahead - table_elements
+    if room > 0 and knobs.prefetch_bucket_size:
+        # The limit is looked at before a parameter is fetched: the last one goes beyond it.
+        room += max((base.stored_bytes(linear, setting) for linear in model.linears), default=0) // element_bytes(
+            setting
+        )
     # The layer at work comes whatever the limit says; in the loss none is at work.
     at_work = 0 if table_elements else layer_elements(setting)
-    return round(whole * min(1.0, max(ahead - table_elements, at_work) / elements))
+    return round(whole * min(1.0, max(room, at_work) / elements))
+
+
+def held_bytes(setting: Setting) -> int:
+    """Packed weights that the graph keeps from the forward to the backward pass, released or not.
+
+    bitsandbytes' 4-bit product saves a view of the gathered weight (autograd/_functions.py, MatMul4Bit, `ctx.tensors`),
+    whose storage outlives DeepSpeed's release. DeepSpeed's own product for unquantised weights keeps the parameter.
+    """
+    is_packed = setting.quant in (Quant.nf4, Quant.fp4)
+    if is_alias(setting) or not is_packed or setting.checkpointing is not Checkpointing.none:
+        return 0
+    return base.packed_bytes(setting)
 
 
 def gathered_at_head(setting: Setting) -> int:

@@ -27,7 +27,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Test:
+class Trial:
     """Copies of equal size that start at the same time."""
 
     kind: Kind
@@ -38,7 +38,7 @@ class Test:
 class Timed:
     """A test at one size: seconds of each run, until the last copy had ended on the slowest rank."""
 
-    test: Test
+    test: Trial
     size_bytes: int
     seconds: tuple[float, ...]
 
@@ -56,7 +56,7 @@ class Speed:
         spread: half the distance between the slowest and the fastest run of the largest size, as a share.
     """
 
-    test: Test
+    test: Trial
     bytes_per_second: float
     alpha_seconds: float
     burst_bytes: float
@@ -64,25 +64,25 @@ class Speed:
     spread: float
 
 
-def tests_of(hosts: Sequence[Sequence[int]]) -> tuple[Test, ...]:
+def trials_of(hosts: Sequence[Sequence[int]]) -> tuple[Trial, ...]:
     """The one-way tests for ranks by host; a test whose copies another one has too is left out.
 
     Their number grows with the number of hosts, and their time with it.
     """
-    tests: list[Test] = []
+    tests: list[Trial] = []
     pairs = tuple((host[at], host[at + 1]) for host in hosts for at in range(0, len(host) - 1, 2))
     if pairs:
-        tests += [Test(kind=Kind.inside, flows=pairs[:1]), Test(kind=Kind.all_inside, flows=pairs)]
+        tests += [Trial(kind=Kind.inside, flows=pairs[:1]), Trial(kind=Kind.all_inside, flows=pairs)]
     if len(hosts) > 1:
-        tests.append(Test(kind=Kind.pair, flows=((hosts[0][0], hosts[1][0]),)))
+        tests.append(Trial(kind=Kind.pair, flows=((hosts[0][0], hosts[1][0]),)))
         for at, host in enumerate(hosts):
             others = [*hosts[at + 1 :], *hosts[:at]]
             ends = [(rank, _of(others[place % len(others)], place)) for place, rank in enumerate(host)]
-            tests.append(Test(kind=Kind.out, flows=tuple(ends)))
-            tests.append(Test(kind=Kind.into, flows=tuple((target, source) for source, target in ends)))
+            tests.append(Trial(kind=Kind.out, flows=tuple(ends)))
+            tests.append(Trial(kind=Kind.into, flows=tuple((target, source) for source, target in ends)))
         nexts = zip(hosts, [*hosts[1:], hosts[0]], strict=True)
         flows = tuple((rank, _of(after, place)) for host, after in nexts for place, rank in enumerate(host))
-        tests.append(Test(kind=Kind.everywhere, flows=flows))
+        tests.append(Trial(kind=Kind.everywhere, flows=flows))
     seen: set[frozenset[Flow]] = set()
     kept = []
     for test in tests:
@@ -92,7 +92,7 @@ def tests_of(hosts: Sequence[Sequence[int]]) -> tuple[Test, ...]:
     return tuple(kept)
 
 
-def exchanges_of(hosts: Sequence[Sequence[int]]) -> tuple[Test, ...]:
+def exchanges_of(hosts: Sequence[Sequence[int]]) -> tuple[Trial, ...]:
     """Tests in which ranks send each other at once; within the host where there is one only."""
     if len(hosts) > 1:
         one = (hosts[0][0], hosts[1][0])
@@ -100,19 +100,24 @@ def exchanges_of(hosts: Sequence[Sequence[int]]) -> tuple[Test, ...]:
     else:
         one = (hosts[0][0], hosts[0][1])
         many = [(a, b) for a in hosts[0] for b in hosts[0] if a != b]
-    pair = Test(kind=Kind.exchange, flows=(one, one[::-1]))
-    return (pair,) if len(many) <= len(pair.flows) else (pair, Test(kind=Kind.all_exchange, flows=tuple(many)))
+    pair = Trial(kind=Kind.exchange, flows=(one, one[::-1]))
+    return (pair,) if len(many) <= len(pair.flows) else (pair, Trial(kind=Kind.all_exchange, flows=tuple(many)))
 
 
 def _of(ranks: Sequence[int], place: int) -> int:
     return ranks[place % len(ranks)]
 
 
-def speed_of(timed: Sequence[Timed]) -> Speed:
+def speed_of(timed: Sequence[Timed], burst_bytes: float | None = None) -> Speed:
     """Fit one test that was timed at three sizes or more: latency by the smallest, the rate by the two largest.
 
     A shaped network lets some bytes pass at once after a pause. Where what the longest message gained by that is more
     than its runs differ, the rate is told by what it took more than the shorter one; otherwise by all it took.
+
+    Args:
+        timed: the same test.
+        burst_bytes: of each copy, where another test has told it: a difference of two times is the noisier the more
+            processes share the cores. None: to be told by this test.
 
     Raises:
         ArithmeticError: a longer message took no longer.
@@ -123,10 +128,11 @@ def speed_of(timed: Sequence[Timed]) -> Speed:
     if second <= first:
         raise ArithmeticError("a longer message took no longer: the machine was too busy to tell")
     rate = (longer.size_bytes - shorter.size_bytes) / (second - first)
-    burst = longer.size_bytes - rate * second
+    burst = longer.size_bytes - rate * second if burst_bytes is None else 0.0
     apart = max(max(x.seconds) - min(x.seconds) for x in (shorter, longer))
     if burst / rate <= 2 * apart:
-        rate, burst = longer.size_bytes / second, 0.0
+        burst = min(burst_bytes or 0.0, longer.size_bytes / 2)
+        rate = (longer.size_bytes - burst) / second
     return Speed(
         test=longer.test,
         bytes_per_second=rate,

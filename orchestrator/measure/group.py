@@ -1,9 +1,9 @@
-"""A rank of the parts `links` and `collectives`, on one host or several.
+r"""A rank of the parts `links` and `collectives`, on one host or several.
 
 On one host `trainmaster bench` starts it. On several, start it on every host as a training would be started, with
 torchrun or srun (there with MASTER_ADDR and MASTER_PORT set):
 
-    torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
+    torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \
         -m orchestrator.measure.group [--topology FILE] [--save calibration.json] [--save-topology machine.json]
 
 Rank 0 joins the hosts to one machine (or reads it from FILE, whose hosts stand in the order of the nodes), stores the

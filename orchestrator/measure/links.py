@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from orchestrator.measure.attribute import LinkRate, Seen, attributed
-from orchestrator.measure.flows import Kind, Speed, Test, Timed, exchanges_of, speed_of, tests_of
+from orchestrator.measure.flows import Kind, Speed, Timed, Trial, exchanges_of, speed_of, trials_of
 from orchestrator.measure.serve import Entry
 from orchestrator.measure.team import Team
 from orchestrator.measure.use import BURST, HOST_COPY, MANY_WAYS, ONE_WAY, PIECE
@@ -18,6 +18,7 @@ from topology.graph import Graph
 from topology.model import Topology
 
 _RUNS: Final = 3
+_EXCHANGE_RUNS: Final = 5  # which of two messages starts first is chance
 _SMALL_BYTES: Final = 1 << 10
 _TRY_BYTES: Final = 1 << 20
 _AIM_SECONDS: Final = 0.4
@@ -49,7 +50,7 @@ def measure_links(team: Team, hosts: Sequence[Sequence[int]], topology: Topology
     Raises:
         ArithmeticError: the machine was too busy to tell a rate.
     """
-    speeds = tuple(_speed(team, test) for test in tests_of(hosts))
+    speeds = tuple(_speeds(team, hosts))
     seen = [Seen(flows=speed.test.flows, bytes_per_second=speed.bytes_per_second) for speed in speeds]
     entries = [_link_entry(rate, speeds) for rate in attributed(topology, graph, seen)]
     entries += _inside(speeds)
@@ -60,11 +61,23 @@ def measure_links(team: Team, hosts: Sequence[Sequence[int]], topology: Topology
     return Links(speeds=speeds, entries=tuple(entries))
 
 
-def _speed(team: Team, test: Test) -> Speed:
+def _speeds(team: Team, hosts: Sequence[Sequence[int]]) -> Iterator[Speed]:
+    """All one-way tests; what a pair alone tells of a burst is known of those after it, whose copies share it."""
+    burst = 0.0
+    for test in trials_of(hosts):
+        shared_by = max(len(set(host) & {source for source, _ in test.flows}) for host in hosts)
+        within = test.kind in {Kind.inside, Kind.all_inside}
+        known = None if test.kind is Kind.pair else 0.0 if within else burst / shared_by
+        speed = _speed(team, test, known)
+        burst = speed.burst_bytes if test.kind is Kind.pair else burst
+        yield speed
+
+
+def _speed(team: Team, test: Trial, burst_bytes: float | None) -> Speed:
     tried = median(team.copies(test, _TRY_BYTES, _RUNS).seconds)
     most = _MOST_ON_GPU if team.is_cuda else _MOST_BYTES
     longer = _power_of_two(_TRY_BYTES * _AIM_SECONDS / tried, most)
-    return speed_of([team.copies(test, size, _RUNS) for size in (_SMALL_BYTES, longer // 4, longer)])
+    return speed_of([team.copies(test, size, _RUNS) for size in (_SMALL_BYTES, longer // 4, longer)], burst_bytes)
 
 
 def _power_of_two(size_bytes: float, most: int) -> int:
@@ -120,7 +133,7 @@ def _exchanges(team: Team, hosts: Sequence[Sequence[int]], speeds: Sequence[Spee
             yield _share(ONE_WAY, found, _seconds(one_way, size))
             yield _pieces(team, test, size, one_way)
         elif several:
-            found = team.copies(test, _EXCHANGED_BYTES, _RUNS)
+            found = team.copies(test, _EXCHANGED_BYTES, _EXCHANGE_RUNS)
             first = set(hosts[0])
             leaving = sum(source in first and target not in first for source, target in test.flows)
             copies = len(slowest.test.flows)
@@ -139,7 +152,7 @@ def _share(name: str, found: Timed, one_way_seconds: float) -> Entry:
     return Entry(name=name, value=share, unit="share", repeats=len(found.seconds), spread=spread, how=how)
 
 
-def _pieces(team: Team, test: Test, size: int, one_way: Speed) -> Entry:
+def _pieces(team: Team, test: Trial, size: int, one_way: Speed) -> Entry:
     """The largest pieces that keep both directions busy; the smallest tried, if none does."""
     for piece in _PIECES:
         found = team.copies(test, size, _RUNS, pieces=max(1, size // piece))

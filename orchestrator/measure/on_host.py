@@ -54,7 +54,7 @@ def _found(device: str, parts: str) -> dict[str, list[dict[str, Any]]]:
 
 def _ranks(device: str) -> int:
     if device != "cpu":
-        import torch  # noqa: PLC0415 - where there are GPUs only
+        import torch
 
         size = torch.cuda.device_count()
         if size < 2:  # noqa: PLR2004 - one device copies to nobody

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from orchestrator.measure.flows import Test, Timed
+from orchestrator.measure.flows import Timed, Trial
 
 TIMEOUT: Final = timedelta(seconds=120)
 _PAUSE_SECONDS: Final = 0.02  # in which a shaped network's bucket fills again, as between the steps of a training
@@ -47,7 +47,7 @@ class Team:
         if self.is_cuda:
             torch.cuda.synchronize(self.device)
 
-    def copies(self, test: Test, size_bytes: int, runs: int, *, pieces: int = 1) -> Timed:
+    def copies(self, test: Trial, size_bytes: int, runs: int, *, pieces: int = 1) -> Timed:
         """Time copies that start at once, each in so many messages; all ranks call this."""
         part = max(1, size_bytes // pieces)
         sends = [target for source, target in test.flows if source == self.rank]

@@ -22,10 +22,13 @@ PIECE: Final = "piece"
 BURST: Final = "burst"
 # Numbers of the section `collectives`.
 SUM: Final = "sum"
+RESULT_COPY: Final = "result_copy"
 LAUNCH: Final = "launch"
 STEP: Final = "step"
 EXECUTOR_LAUNCH: Final = "executor_launch"
 EXECUTOR_STEP: Final = "executor_step"
+EXECUTOR_MESSAGE: Final = "executor_message"
+EXECUTOR_SHARE: Final = "executor_share"
 
 
 def measured_graph(topology: Topology, devices: Sequence[str], calibration: Calibration | None) -> Graph:
@@ -61,10 +64,13 @@ def measured_software(graph: Graph, calibration: Calibration | None) -> Software
     }
     times = {
         "sum_bytes_per_second": found(COLLECTIVES, SUM),
+        "result_copy_bytes_per_second": found(COLLECTIVES, RESULT_COPY),
         "launch_seconds": found(COLLECTIVES, LAUNCH),
         "step_seconds": found(COLLECTIVES, STEP),
         "executor_launch_seconds": found(COLLECTIVES, EXECUTOR_LAUNCH),
         "executor_step_seconds": found(COLLECTIVES, EXECUTOR_STEP),
+        "executor_message_seconds": found(COLLECTIVES, EXECUTOR_MESSAGE),
+        "executor_share": found(COLLECTIVES, EXECUTOR_SHARE),
     }
     known = {name: value for name, value in {**links, **times}.items() if value is not None}
     if "piece_bytes" in known:

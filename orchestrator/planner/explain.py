@@ -14,7 +14,7 @@ def explain(plan: Plan) -> str:
     """Return the plan in words and tables: machine, model, choice and why, ranking, rejections, memory."""
     blocks = [
         _head(plan),
-        "\n".join([f"Chosen: {plan.chosen.strategy.label}", *(f"  {reason}" for reason in plan.reasons)]),
+        "\n".join([f"Chosen: {plan.chosen.strategy.label}", *(f"  {reason}" for reason in reasons_of(plan))]),
         ranking(plan),
         *([rejections(plan)] if plan.rejected else []),
         _memory(plan),
@@ -26,6 +26,12 @@ def explain(plan: Plan) -> str:
     if plan.warnings:
         blocks.append("\n".join(["Warnings", *(f"  {warning}" for warning in plan.warnings)]))
     return "\n\n".join(blocks) + "\n"
+
+
+def reasons_of(plan: Plan) -> tuple[str, ...]:
+    """Why the choice, and who sums the gradients."""
+    route = plan.chosen.strategy.gradient_route
+    return (*plan.reasons, *([] if route is None else [route.why]))
 
 
 def _head(plan: Plan) -> str:

@@ -161,7 +161,8 @@ def _searched(graph: Graph, rings: _Rings) -> Reach | None:
     rate = float(bus_factor(Collective.all_gather, graph.size)) / cost.overlapped
     if cost.bottleneck is None or rate <= rings.rate:
         return None
-    return Reach(algorithm="ring", bytes_per_second=rate, limit=limit_words(graph, [cost.bottleneck], cost.prior.value))
+    words = limit_words(graph, [cost.bottleneck], cost.prior.value)
+    return Reach(algorithm="several rings", bytes_per_second=rate, limit=words)
 
 
 def _narrowest(graph: Graph) -> float:

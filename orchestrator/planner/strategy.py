@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.config import Checkpointing, Engine, Offload, Optimizer, Padding
 from orchestrator.estimate.setting import Zero3Knobs
+from orchestrator.planner.gradient_route import GradientRoute
 
 __all__ = ["Strategy", "Zero3Extras", "Zero3Knobs"]
 
@@ -51,6 +52,7 @@ class Strategy:
         seq_len: tokens a row is cut at.
         part: which part of the machine this is.
         extras: further settings when `engine` is zero3.
+        gradient_route: who sums the gradients over the ranks; of the chosen strategy only, and None for one rank.
     """
 
     engine: Engine
@@ -76,6 +78,7 @@ class Strategy:
     seq_len: int
     part: str = ""
     extras: Zero3Extras | None = None
+    gradient_route: GradientRoute | None = None
 
     def __post_init__(self) -> None:
         """Reject strategies that no world could run."""

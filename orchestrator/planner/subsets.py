@@ -11,7 +11,7 @@ from orchestrator.errors import Problem, UserError
 from orchestrator.planner.groups import Near, alike_hosts, groups_of, has_nvlink, near_of
 from orchestrator.planner.picks import fastest_groups, nearest
 from orchestrator.planner.rates import CPU_LINK_RATES, bottleneck, cores_of, link_rates
-from orchestrator.planner.wires import measured_links
+from orchestrator.planner.wires import Wires, measured_links, wires_of
 from orchestrator.planner.world import World, device_classes
 from topology.model import Device, DeviceKind, Host, Topology
 
@@ -32,7 +32,8 @@ def choose_worlds(config: RunConfig, topology: Topology, calibration: Calibratio
     hosts = _hosts(config, topology)
     gpus = [tuple(device for device in host.devices if device.kind is DeviceKind.gpu) for host in hosts]
     if not all(gpus):
-        return (replace(_cpu_world(config, hosts), calibration=calibration),)
+        wires = wires_of(topology, measured_links(calibration))
+        return (replace(_cpu_world(config, wires, hosts), calibration=calibration),)
     near = near_of(topology, measured_links(calibration))
     full = _full_world(config, near, hosts, gpus)
     if config.devices or config.launch.backend is Backend.local:
@@ -144,7 +145,7 @@ def _gpu_world(near: Near, hosts: tuple[Host, ...], gpus: Sequence[Sequence[Devi
     )
 
 
-def _cpu_world(config: RunConfig, hosts: tuple[Host, ...]) -> World:
+def _cpu_world(config: RunConfig, wires: Wires, hosts: tuple[Host, ...]) -> World:
     """The one world of CPU ranks: these check a run, so no smaller part is weighed against it."""
     cores = min(cores_of(host) for host in hosts)
     slots = [host.devices for host in hosts]
@@ -159,11 +160,21 @@ def _cpu_world(config: RunConfig, hosts: tuple[Host, ...]) -> World:
         hosts=hosts[:num_hosts],
         devices=chosen,
         threads_per_process=max(1, cores // per_host),
-        link_rates=CPU_LINK_RATES,
+        link_rates=_cpu_rates(wires, slots[:num_hosts]),
         label="the CPU",
         reasons=(*reasons, "No GPU was found, so the ranks compute on CPU cores"),
         warnings=warnings,
     )
+
+
+def _cpu_rates(wires: Wires, slots: Sequence[Sequence[Device]]) -> tuple[float, float]:
+    """What gloo was measured to reach on one host; over several no more than their network carries."""
+    routes = wires.routes([devices[:1] for devices in slots]) if len(slots) > 1 else None
+    if routes is None:
+        return CPU_LINK_RATES
+    reduce, gather = CPU_LINK_RATES
+    network = routes.gather.bytes_per_second
+    return min(reduce, network), min(gather, network)
 
 
 def _limit(config: RunConfig, hosts: int, per_host: int) -> tuple[int, int, tuple[str, ...], tuple[str, ...]]:

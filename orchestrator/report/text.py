@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.planner.explain import reasons_of
 from orchestrator.planner.plan import Plan
 from topology.units import format_bytes
 
@@ -17,7 +18,7 @@ def summary_text(plan: Plan, summary: Mapping[str, Any], run_dir: Path) -> str:
     lines = [
         f"Machine   {plan.machine}",
         f"Chosen    {plan.chosen.strategy.label}",
-        *(f"          {reason}" for reason in plan.reasons),
+        *(f"          {reason}" for reason in reasons_of(plan)),
         _trained_line(summary),
         _loss_line(summary),
         "",
@@ -55,6 +56,8 @@ def _comparison(summary: Mapping[str, Any], *, is_gpu: bool) -> str:
         _row("step time", predicted["step_seconds"], measured["step_seconds"], _seconds),
         _row("tokens/s", predicted["tokens_per_second"], measured["tokens_per_second"], "{:,.0f}".format),
     ]
+    if (route := summary.get("gradient_route")) and route["runner"] == "executor":
+        rows.append(_row("gradients, a step", route["predicted_seconds"], route["measured_seconds"], _seconds))
     for phase, found in measured["memory"].items():
         for key, text in kinds:
             guess = predicted["memory"][phase][key]

@@ -12,10 +12,22 @@ from topology.collectives import Collective
 from topology.model import Device, Topology
 from topology.routing.choose import SIZES
 
-_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+}
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]*)")
 _MOST_BYTES = 2**50
 _PAIR = 2
+_MOST_DIGITS = 8
 _ALL = (Collective.all_reduce, Collective.all_gather, Collective.reduce_scatter, Collective.all_to_all)
 
 
@@ -55,8 +67,13 @@ def asked(config: RunConfig, topology: Topology) -> Asked:
         problems.append(Problem(where="topology", found=found, remedy="A route needs two devices or more."))
     elif route.group != ("auto",) and not problems and len(group) == 1:
         problems.append(Problem(where="route.group", found=f"{route.group[0]} alone", remedy="Name two or more."))
-    if route.pair != ("none",) and pair and len(pair) != _PAIR:
-        problems.append(Problem(where="route.pair", found=f"{len(pair)} devices", remedy="Name two, as in [0,5]."))
+    if route.pair != ("none",) and len(route.pair) != _PAIR:
+        problems.append(
+            Problem(where="route.pair", found=f"{len(route.pair)} devices", remedy="Name two, as in [0,5].")
+        )
+    if group and config.devices not in (0, len(group)):
+        found = f"{config.devices} devices, and a group of {len(group)}"
+        problems.append(Problem(where="devices", found=found, remedy="Give one of the two."))
     if config.devices == 1 or config.devices > len(known):
         found = f"{config.devices} of {len(known)} devices"
         problems.append(Problem(where="devices", found=found, remedy=f"Give 2 to {len(known)}, or 0 for all."))
@@ -74,11 +91,11 @@ def _devices(key: str, names: Sequence[str], known: Sequence[Device], problems: 
     for name in names:
         if name in ids:
             found.append(name)
-        elif name.isdecimal() and int(name) < len(known):
+        elif name.isdecimal() and len(name) <= _MOST_DIGITS and int(name) < len(known):
             found.append(known[int(name)].id)
         else:
             remedy = f"Use 0 to {len(known) - 1}, or an id of `trainmaster probe`."
-            problems.append(Problem(where=key, found=f"no device {name!r}", remedy=remedy))
+            problems.append(Problem(where=key, found=f"no device {name[:40]!r}", remedy=remedy))
     twice = sorted({name for name in found if found.count(name) > 1})
     problems += [Problem(where=key, found=f"{name} more than once", remedy="Name each once.") for name in twice]
     return tuple(found)
@@ -93,6 +110,6 @@ def _sizes(texts: Sequence[str], problems: list[Problem]) -> tuple[int, ...]:
         if 1 <= size <= _MOST_BYTES:
             sizes.add(size)
         else:
-            remedy = "Give bytes, or a number with KiB, MiB or GiB, up to 1 PiB."
-            problems.append(Problem(where="route.sizes", found=f"found {text!r}", remedy=remedy))
+            remedy = "Give bytes, or a number with KiB, MiB, GiB or TiB, up to 1 PiB."
+            problems.append(Problem(where="route.sizes", found=f"found {text[:40]!r}", remedy=remedy))
     return tuple(sorted(sizes))

@@ -59,8 +59,10 @@ def _shown(topology: Topology, question: Asked, config: RunConfig) -> Shown:
     found = answer(graph, question, software)
     users = read_user_environment(os.environ, network=len(set(graph.hosts)) > 1)
     chosen, warned = levers(topology, graph.device_ids, users), harms(users, ports=[nic.name for nic in topology.nics])
+    told = _told(calibration, software.source)
     body = to_json(found) | {"groups": group_json(group)} | levers_json(chosen, warned)
-    text = [group_text(topology, group) + to_text(found), _told(calibration, software.source) + "\n"]
+    body["calibration"] = {"file": calibration.path, "warnings": list(calibration.warnings), "text": told}
+    text = [group_text(topology, group) + to_text(found), told + "\n"]
     text.append(levers_text(chosen, warned, places=places_of(topology)))
     if question.pair:
         score = pair_of(topology, group.devices, question.pair)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from orchestrator.train.settings import TrainSettings
 
-_TIMEOUT = timedelta(minutes=30)
+TIMEOUT = timedelta(minutes=30)
 
 
 class MetricsGroup:
@@ -65,7 +65,7 @@ def open_process_group(settings: TrainSettings) -> None:
     on_gpu = settings.device.type == "cuda"
     dist.init_process_group(
         backend="nccl" if on_gpu else "gloo",
-        timeout=_TIMEOUT,
+        timeout=TIMEOUT,
         device_id=settings.device if on_gpu else None,
     )
 

@@ -24,6 +24,7 @@ from orchestrator.train.callbacks import RunCallback
 from orchestrator.train.checkpoint import CheckpointStore
 from orchestrator.train.evaluate import EvalResult, evaluate, record_logits
 from orchestrator.train.export import save_adapter
+from orchestrator.train.gradients import GradientSum, sum_gradients
 from orchestrator.train.groups import MetricsGroup, close_process_group, open_process_group
 from orchestrator.train.identity import base_checksum, resume_keys
 from orchestrator.train.meter import MemoryMeter
@@ -105,6 +106,7 @@ class Run:
             self.eval_batcher = make_batcher(config, seq_len, held_out, pad, packed=False)
         self.sampler = make_sampler(config, rows)
         self.keys = resume_keys(config, self.train_batcher.rows)
+        self.gradients = GradientSum(None)
         self.evals: dict[int, EvalResult] = {}
         self.live: dict[str, int] = {}
         self.memory: dict[str, dict[str, int]] = {}
@@ -183,6 +185,8 @@ class Run:
 
     def start(self) -> None:
         """Resume from the newest whole checkpoint, or evaluate the base before the first step."""
+        self.gradients = sum_gradients(self.plan, self.settings.run_dir, self.group, self.trainer.model_wrapped)
+        self.events.add("gradients", why=self.gradients.why)
         self.note_memory("load")
         whole, ignored = self.store.list_complete()
         newest = self.group.from_main(str(whole[-1]) if whole else "")
@@ -257,6 +261,7 @@ class Run:
     def finish(self, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
         """Evaluate the result, write adapter and summary."""
         self.note_memory("train")
+        self.gradients.end(self.group)
         self.meter.reset()
         stopped = self.callback.stopped
         if not stopped:

@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
@@ -64,7 +65,7 @@ class AdapterPiece:
         return self.rank * max(self.in_features, self.out_features)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: what follows from the fields is reckoned once
 class AdapterShape:
     """LoRA of one rank on some linear modules of every layer.
 
@@ -86,7 +87,7 @@ class AdapterShape:
     pieces: tuple[AdapterPiece, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def all_pieces(self) -> tuple[AdapterPiece, ...]:
         """Every adapter of the model."""
         return self.pieces or tuple(_piece(target, self.layers, self.rank) for target in self.targets)
@@ -96,17 +97,17 @@ class AdapterShape:
         """Trainable parameters of one layer (the mean, rounded up, where layers differ)."""
         return -(-self.params // self.layers)
 
-    @property
+    @cached_property
     def params(self) -> int:
         """Trainable parameters of the model."""
         return sum(piece.params for piece in self.all_pieces)
 
-    @property
+    @cached_property
     def tensors(self) -> int:
         """Trainable tensors of the model (A and B of every target)."""
         return 2 * sum(piece.count for piece in self.all_pieces)
 
-    @property
+    @cached_property
     def largest_tensor(self) -> int:
         """Elements of the largest trainable tensor."""
         return max(piece.largest for piece in self.all_pieces)

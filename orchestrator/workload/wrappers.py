@@ -30,10 +30,13 @@ def language_part(config: Config) -> Config | None:
     text = config.get("text_config")
     if not isinstance(text, Mapping):
         return None
-    kind = text.get("model_type") or _KINDS.get(str(config.get("model_type")))
+    outer, inner = str(config.get("model_type")), text.get("tie_word_embeddings")
+    kind = text.get("model_type") or _KINDS.get(outer)
     tied = config.get("tie_word_embeddings")
-    extra = {} if tied is None or "tie_word_embeddings" in text else {"tie_word_embeddings": tied}
-    return {**extra, **text, "model_type": kind}
+    # The whole model ties its head when either part says so; a language part that is loaded alone goes by its own word.
+    is_own = tied is None or (outer in _LANGUAGE_ONLY and inner is not None)
+    told = {} if is_own else {"tie_word_embeddings": bool(tied or inner)}
+    return {**text, **told, "model_type": kind}
 
 
 _KINDS: Final = MappingProxyType({"gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral"})

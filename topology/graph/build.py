@@ -135,6 +135,7 @@ class _Build:
         }
         self._host_of = {**own, **self._nics, **{s.id: s.host for s in self._switches.values() if s.host is not None}}
         self._used = frozenset({*own, *self._nics, *self._switches})
+        places = {one.id: at for host in topology.hosts if host.name in hosts for at, one in enumerate(host.devices)}
         for device in chosen:
             self._add_node(
                 Node(
@@ -144,6 +145,7 @@ class _Build:
                     numa=device.numa,
                     name=device.name,
                     compute_capability=device.compute_capability,
+                    place=places[device.id],
                 )
             )
 

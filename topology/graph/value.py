@@ -51,7 +51,7 @@ class LinkClass(Enum):
 class Node:
     """A node of the graph; `id` is that of the topology, with `/up`, `/out` or `/in` at the end for a half of a switch.
 
-    `name` and `compute_capability` are those of a device.
+    `name` and `compute_capability` are those of a device, `place` is where it stands among the devices of its host.
     """
 
     id: str
@@ -60,6 +60,7 @@ class Node:
     numa: int | None = None
     name: str | None = None
     compute_capability: tuple[int, int] | None = None
+    place: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,7 +177,7 @@ def _near(way: tuple[int, ...], at: int) -> Iterable[int]:
 def _switch_shares(graph: Graph) -> dict[int, float]:
     """Without sends, where the switch sums: the fabric, and the ways to ports that lead to other islands."""
     found = nvls_of(graph)
-    network = share_of_network(graph, found) if found is not None else 0.0
+    network = share_of_network(graph, found, None) if found is not None else 0.0
     fabric = found.seconds_per_byte if found is not None else 1.0
     most = max(fabric, network)
     shares = {at: fabric / most for at, edge in enumerate(graph.edges) if edge.link in _FABRIC}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from topology.collectives import Collective, bus_factor
+from topology.errors import TopologyError
 from topology.graph import Graph, NodeKind
 from topology.routing.bound import bound
 from topology.routing.cuts import Bound
@@ -17,6 +18,7 @@ from topology.routing.software import Runner, Software
 from topology.units import format_rate
 
 _WORTH: Final = 1.05
+_FEW_DEVICES: Final = 64  # several rings at once are searched up to here
 SIZES: Final = tuple(4**k * 1024 for k in range(11))  # 1 KiB to 1 GiB
 
 
@@ -88,10 +90,20 @@ def routes(
     graph: Graph, collective: Collective, sizes: Sequence[int] = SIZES, *, software: Software | None = None
 ) -> tuple[Route, ...]:
     """Choose the route for each size; schedules and the bound are made once."""
-    build = menu if graph.size <= MOST_DEVICES else cluster_menu
-    entries = build(graph, collective, software=software)
+    entries = _entries(graph, collective, software)
     least = bound(graph, collective)
     return tuple(_route(graph, collective, size, entries, least) for size in sizes)
+
+
+def _entries(graph: Graph, collective: Collective, software: Software | None) -> tuple[Entry, ...]:
+    """Explicit schedules for a few hosts; above, those of a few hosts carried over."""
+    if graph.size > _FEW_DEVICES:
+        try:
+            return cluster_menu(graph, collective, software=software)
+        except TopologyError:
+            if graph.size > MOST_DEVICES:
+                raise
+    return menu(graph, collective, software=software)
 
 
 def _route(graph: Graph, collective: Collective, nbytes: int, entries: Sequence[Entry], least: Bound) -> Route:
@@ -139,5 +151,5 @@ def node_text(graph: Graph, node: int) -> str:
     found = graph.nodes[node]
     if found.kind is not NodeKind.device:
         return found.id
-    place = sum(other == found.host for other in graph.hosts[:node])
+    place = sum(other == found.host for other in graph.hosts[:node]) if found.place is None else found.place
     return f"{found.host}/{'GPU' if found.compute_capability or found.name is None else 'device'} {place}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
@@ -25,6 +26,7 @@ class Cost:
         exchanges_at_once: such pairs in the whole schedule.
         over_network: whether the busiest edge is one of the network.
         summed: bytes that the busiest rank adds up, for each byte of M.
+        messages: that the rank with most of them sends and receives, if no chunk is cut.
     """
 
     overlapped: float
@@ -36,6 +38,7 @@ class Cost:
     exchanges_at_once: int = 0
     over_network: bool = False
     summed: float = 0.0
+    messages: int = 0
 
 
 def cost_of(schedule: Schedule) -> Cost:
@@ -63,6 +66,7 @@ def cost_of(schedule: Schedule) -> Cost:
         exchanges_at_once=_exchanges(schedule.sends, edge),
         over_network=edge is not None and schedule.graph.edges[edge].link is LinkClass.network,
         summed=_summed(schedule, shares),
+        messages=max(Counter(end for send in schedule.sends for end in (send.source, send.target)).values(), default=0),
     )
 
 

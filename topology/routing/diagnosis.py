@@ -34,7 +34,7 @@ def describe(graph: Graph, cut: Cut, names: Sequence[str] = ()) -> str:
     Args:
         graph: that the cut belongs to.
         cut: of it.
-        names: what to call each device within its host, in rank order; without: its place among them, from 0.
+        names: what to call each device within its host, in rank order; without: its place on its host, from 0.
     """
     told = _Words(graph, cut, tuple(names) or _places(graph))
     return told.text()
@@ -60,11 +60,12 @@ def cut_to_json(graph: Graph, cut: Cut, names: Sequence[str] = ()) -> dict[str, 
 
 
 def _places(graph: Graph) -> tuple[str, ...]:
+    """Where each device stands on its host; in a graph that does not tell it, among those of the group."""
     seen: Counter[str] = Counter()
     found = []
-    for host in graph.hosts:
-        found.append(str(seen[host]))
-        seen[host] += 1
+    for node in graph.nodes[: graph.size]:
+        found.append(str(seen[node.host or ""] if node.place is None else node.place))
+        seen[node.host or ""] += 1
     return tuple(found)
 
 

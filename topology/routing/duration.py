@@ -13,6 +13,8 @@ from topology.routing.menu import Entry
 from topology.routing.software import Runner, Software
 
 _LEAST_SECONDS: Final = 1e-12
+# glibc gives smaller memory out again with its pages (the most that its dynamic M_MMAP_THRESHOLD grows to).
+_NEW_MEMORY_BYTES: Final = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,12 @@ def duration(entry: Entry, nbytes: float) -> Duration:
 
 
 def _whole(entry: Entry, nbytes: float) -> float:
-    """What the library does, one message for each send.
+    software = entry.software
+    return software.launch_seconds + entry.cost.steps * software.step_seconds + whole_moving(entry, nbytes)
+
+
+def whole_moving(entry: Entry, nbytes: float) -> float:
+    """Seconds in which the library moves and adds up bytes, one message for each send.
 
     Rings go step by step. All parts of an all-to-all are under way at once. Large messages of two ranks to each other
     hinder one another.
@@ -55,28 +62,45 @@ def _whole(entry: Entry, nbytes: float) -> float:
     size = nbytes / max(1, cost.steps)
     pairs = cost.exchanges_at_once if at_once else cost.exchanges
     share = software.exchange_share(pairs) if size > software.piece_bytes else 1.0
-    fixed = software.launch_seconds + cost.steps * software.step_seconds
-    return fixed + _after_burst(cost, software, moving / share) + _adding(cost, software, nbytes)
+    copied = software.result_copy_bytes_per_second if entry.collective is Collective.all_gather else None
+    copying = nbytes / copied if copied and nbytes >= _NEW_MEMORY_BYTES else 0.0
+    return _after_burst(cost, software, moving / share) + _adding(cost, software, nbytes) + copying
 
 
 def _in_pieces(entry: Entry, nbytes: float) -> Duration:
     """Steps overlapped on k pieces: (steps + k - 1) messages follow each other; k is chosen for the least time."""
     cost, software = entry.cost, entry.software
     launch, step = software.launch_of(entry.runner), software.step_of(entry.runner)
+    work = cost.messages * software.executor_message_seconds
     fill = nbytes * max(0.0, cost.stepwise - cost.overlapped)
-    best = math.sqrt(fill / max(step, _LEAST_SECONDS))
-    hindered = software.exchange_share(cost.exchanges)
-    least = nbytes / software.piece_bytes / max(1, cost.steps) if hindered < 1 else 1.0
-    options = {1, math.floor(best), math.ceil(best), math.ceil(least)}
+    least = _least_pieces(entry, nbytes)
+    best = {math.sqrt(fill / max(each, _LEAST_SECONDS)) for each in (step, work, step + work)}
+    options = {1, math.ceil(least), *map(math.floor, best), *map(math.ceil, best)}
     times = []
     for pieces in (min(software.most_pieces, max(1, option)) for option in options):
-        messages = (cost.steps + pieces - 1) * step
-        moving = nbytes * (cost.stepwise + (pieces - 1) * cost.overlapped) / pieces
-        moving = _after_burst(cost, software, moving / (hindered if pieces < least else 1.0))
-        # The last piece of the last sum is added when all the rest is done.
-        times.append((launch + messages + moving + _adding(cost, software, nbytes / pieces), pieces))
+        waiting = (cost.steps + pieces - 1) * step
+        moving = pieces_moving(entry, nbytes, pieces) / software.executor_share
+        times.append((launch + waiting + max(moving, pieces * work), pieces))
     seconds, pieces = min(times)
     return Duration(seconds=seconds, pieces=pieces)
+
+
+def pieces_moving(entry: Entry, nbytes: float, pieces: int) -> float:
+    """Seconds in which a schedule moves and adds up bytes when each chunk is cut into so many pieces."""
+    cost, software = entry.cost, entry.software
+    moving = nbytes * (cost.stepwise + (pieces - 1) * cost.overlapped) / pieces
+    if pieces < _least_pieces(entry, nbytes):
+        moving /= software.exchange_share(cost.exchanges)
+    # The last piece of the last sum is added when all the rest is done.
+    return _after_burst(cost, software, moving) + _adding(cost, software, nbytes / pieces)
+
+
+def _least_pieces(entry: Entry, nbytes: float) -> float:
+    """Pieces that keep both directions of a link busy; 1 where large messages do so too."""
+    cost, software = entry.cost, entry.software
+    if software.exchange_share(cost.exchanges) >= 1:
+        return 1.0
+    return nbytes / software.piece_bytes / max(1, cost.steps)
 
 
 def _after_burst(cost: Cost, software: Software, moving_seconds: float) -> float:

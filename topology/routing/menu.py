@@ -9,7 +9,7 @@ from typing import Final
 
 from topology.collectives import Collective, check_size
 from topology.errors import TopologyError
-from topology.graph import Graph
+from topology.graph import UNIT_BYTES_PER_SECOND, Graph, LinkClass
 from topology.routing.all_to_all import direct
 from topology.routing.cost import Cost, cost_of
 from topology.routing.double_tree import double_tree
@@ -57,8 +57,10 @@ class Entry:
     schedule: Schedule | None = None
 
 
-def _own_order(graph: Graph, collective: Collective) -> Schedule:
-    return ring(graph, collective, order=tuple(range(graph.size)))
+def _gloo_ring(graph: Graph, collective: Collective) -> Schedule:
+    """The ring of gloo, by rank; its reduce-scatter is an all-reduce in torch, of which a rank takes its part."""
+    done = Collective.all_reduce if collective is Collective.reduce_scatter else collective
+    return ring(graph, done, order=tuple(range(graph.size)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,7 @@ def _ways(collective: Collective, software: str) -> tuple[_Way, ...]:
     tree = _Way(
         name="double tree", runner=Runner.library if software == "nccl" else Runner.executor, build=_double_tree
     )
-    library = multi_ring if software == "nccl" else _own_order
+    library = multi_ring if software == "nccl" else _gloo_ring
     return (
         _Way(name="ring", runner=Runner.library, build=library),
         *([tree] if collective is Collective.all_reduce else []),
@@ -127,7 +129,8 @@ def menu(
     entries = [entry for way in ways if (entry := _entry(graph, collective, way, software))]
     switch = nvls_of(graph) if collective is Collective.all_reduce else None
     if switch is not None:
-        entries.append(_nvls_entry(graph, switch, software))
+        trees = next((entry.schedule for entry in entries if entry.algorithm == "double tree"), None)
+        entries.append(_nvls_entry(graph, switch, software, trees))
     return tuple(entries)
 
 
@@ -170,8 +173,8 @@ def _cost(schedule: Schedule, way: _Way, software: Software) -> Cost:
     )
 
 
-def _nvls_entry(graph: Graph, found: Nvls, software: Software) -> Entry:
-    network = share_of_network(graph, found)
+def _nvls_entry(graph: Graph, found: Nvls, software: Software, trees: Schedule | None) -> Entry:
+    network = share_of_network(graph, found, trees)
     slowest = max(found.seconds_per_byte, network)
     several = found.islands > 1
     phases = ("sum and copy in the switch", *(["trees over the network"] if several else []))
@@ -187,6 +190,12 @@ def _nvls_entry(graph: Graph, found: Nvls, software: Software) -> Entry:
     )
 
 
-def share_of_network(graph: Graph, found: Nvls) -> float:
-    """Seconds per byte of the trees between islands, with what networks reach."""
-    return network_seconds_per_byte(graph, found, SHARES[PathKind.network].value)
+def share_of_network(graph: Graph, found: Nvls, trees: Schedule | None) -> float:
+    """Seconds per byte of the trees between islands, with what networks reach: ports, leaves and spines alike."""
+    share = SHARES[PathKind.network].value
+    ports = network_seconds_per_byte(graph, found, share)
+    if trees is None or found.islands == 1:
+        return ports
+    loads = trees.edge_seconds_per_unit.items()
+    wires = [float(need) for at, need in loads if graph.edges[at].link is LinkClass.network]
+    return max([ports, *(need / UNIT_BYTES_PER_SECOND / share for need in wires)])

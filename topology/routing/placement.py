@@ -122,7 +122,8 @@ def _shard_size(topology: Topology, graph: Graph, islands: Sequence[Sequence[int
     parts = [graph_of(part_of(topology, [host_of[name] for name in part]), part) for part in kinds.values()]
     near = min(map(_gather_rate, parts))
     far = min(_gather_rate(graph), _network_rate(graph, islands))
-    rates = f"an all-gather reaches {format_rate(near)} among {size} and {format_rate(far)} over all {graph.size}"
+    all_over = f"{format_rate(far)} round a ring over all {graph.size}"
+    rates = f"an all-gather reaches {format_rate(near)} among {size} and {all_over}"
     return (size, f"shard over {size}: {rates}") if near > _WORTH * far else (graph.size, f"shard over all: {rates}")
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
 from topology.collectives import Collective
 from topology.errors import TopologyError
-from topology.graph import Edge, Graph, NodeKind
+from topology.graph import Edge, Graph, LinkClass, NodeKind
 from topology.routing.bound import bound
-from topology.routing.latency import PROTOCOLS, ring_seconds, tree_seconds
+from topology.routing.latency import PROTOCOLS, nvls_seconds, ring_seconds, tree_seconds
 from topology.routing.menu import MOST_DEVICES, Entry, menu
+from topology.routing.priors import SHARES, PathKind
 from topology.routing.software import Software
 
 _SMALL: Final = (3, 6)  # hosts of the two clusters: both above two, where trees have one child only
@@ -41,14 +42,20 @@ def cluster_menu(graph: Graph, collective: Collective, *, software: Software | N
         raise TopologyError(
             asked="routes of a large group", found=found, remedy=f"use at most {MOST_DEVICES} devices of fewer hosts"
         )
-    least = float(bound(graph, collective).seconds_per_byte)
+    least = bound(graph, collective)
+    whole = _Whole(
+        graph=graph,
+        hosts=len(hosts),
+        least=float(least.seconds_per_byte),
+        by_network=least.cut is not None and all(graph.edges[at].link is LinkClass.network for at in least.cut.edges),
+    )
     small, large = (part_of(graph, _spread(hosts, count)) for count in counts)
     by_name = {entry.algorithm: entry for entry in menu(small, collective, search=False, software=software)}
     entries = []
     for entry in menu(large, collective, search=False, software=software):
         other = by_name.get(entry.algorithm)
         if other is not None:
-            entries.append(_carried(graph, (other, entry), (counts[0], counts[1]), len(hosts), least))
+            entries.append(_carried(whole, (other, entry), (counts[0], counts[1])))
     return tuple(entries)
 
 
@@ -73,26 +80,53 @@ def part_of(graph: Graph, hosts: Sequence[str]) -> Graph:
     return Graph(nodes=tuple(graph.nodes[at] for at in nodes), edges=edges, size=size, through_host=through)
 
 
-def _carried(graph: Graph, entries: tuple[Entry, Entry], counts: tuple[int, int], hosts: int, least: float) -> Entry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Whole:
+    """The whole group: its hosts, the least seconds per byte, and whether only wires of the network set that."""
+
+    graph: Graph
+    hosts: int
+    least: float
+    by_network: bool
+
+
+def _carried(whole: _Whole, entries: tuple[Entry, Entry], counts: tuple[int, int]) -> Entry:
     small, large = entries
-    steps = _steps(small, large, counts, hosts)
-    share = large.cost.prior.value
+    hosts, share = whole.hosts, large.cost.prior.value
 
     def to_all(a: float, b: float) -> float:
         slope = (a - b) / (1 / counts[0] - 1 / counts[1])
         return max(b + slope * (1 / hosts - 1 / counts[1]), 0.0)
 
-    raw = None
+    def linear(a: int, b: int) -> int:
+        return round(b + (b - a) / (counts[1] - counts[0]) * (hosts - counts[1]))
+
+    raw, floor = None, 0.0
     if small.raw_seconds_per_byte is not None and large.raw_seconds_per_byte is not None:
-        raw = max(to_all(small.raw_seconds_per_byte, large.raw_seconds_per_byte), least)
-    moving = max(to_all(small.cost.overlapped, large.cost.overlapped), 0.0 if raw is None else least / share)
-    stepwise = max(to_all(small.cost.stepwise, large.cost.stepwise), moving)
-    cost = replace(large.cost, overlapped=moving, stepwise=stepwise, steps=steps)
+        raw = max(to_all(small.raw_seconds_per_byte, large.raw_seconds_per_byte), whole.least)
+        floor = whole.least / share
+    elif whole.by_network:  # sums in a switch leave out wires of the host, none between hosts
+        floor = whole.least / SHARES[PathKind.network].value
+    moving = max(to_all(small.cost.overlapped, large.cost.overlapped), floor)
+    steps = _steps(small, large, counts, hosts)
+    cost = replace(
+        large.cost,
+        overlapped=moving,
+        stepwise=max(to_all(small.cost.stepwise, large.cost.stepwise), moving),
+        steps=steps,
+        messages=linear(small.cost.messages, large.cost.messages),
+    )
     is_tree = "tree" in large.algorithm
     protocols = tuple(
-        (one, tree_seconds(graph, one) if is_tree else ring_seconds(graph, one, steps)) for one in PROTOCOLS
+        (one, tree_seconds(whole.graph, one) if is_tree else ring_seconds(whole.graph, one, steps)) for one in PROTOCOLS
     )
-    return replace(large, cost=cost, raw_seconds_per_byte=raw, protocols=protocols if large.protocols else ())
+    return replace(
+        large,
+        cost=cost,
+        raw_seconds_per_byte=raw,
+        protocols=protocols if large.protocols else (),
+        fill_seconds=nvls_seconds(hosts) if large.fill_seconds else 0.0,
+    )
 
 
 def _steps(small: Entry, large: Entry, counts: tuple[int, int], hosts: int) -> int:

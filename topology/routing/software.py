@@ -38,8 +38,14 @@ class Software:
         most_pieces: that a chunk is cut into.
         executor_launch_seconds, executor_step_seconds: of schedules that are carried out by sends and receives; None:
             as the library.
+        executor_message_seconds: of the work of a rank for one message that it sends or receives so; while it works on
+            some, others are on their way.
+        executor_share: of the links' rates that schedules carried out so reach: cores that copy and add take their
+            time too.
         burst_seconds: of sending that a network lets pass at once after a pause (the bucket of a shaper).
         sum_bytes_per_second: what a rank adds up while its messages wait; None: adding takes no time.
+        result_copy_bytes_per_second: what a rank copies of a large all-gather's result where the library gathers into
+            new memory (torch does over gloo); None: it does not, or it takes no time.
         source: of these values.
     """
 
@@ -52,8 +58,11 @@ class Software:
     most_pieces: int = 64
     executor_launch_seconds: float | None = None
     executor_step_seconds: float | None = None
+    executor_message_seconds: float = 0.0
+    executor_share: float = 1.0
     burst_seconds: float = 0.0
     sum_bytes_per_second: float | None = None
+    result_copy_bytes_per_second: float | None = None
     source: str
 
     def exchange_share(self, pairs: int) -> float:

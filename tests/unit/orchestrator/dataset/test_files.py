@@ -46,7 +46,7 @@ def problems(path: Path) -> list[tuple[int | None, str]]:
         ("a", json.dumps(PAIR) + "\n" + json.dumps(PAIR)),
         ("a.csv", "\ufeffprompt,completion\n2+2?,vier ✓\n\n2+2?,vier ✓\n"),
         ("a.tsv", "prompt\tcompletion\n2+2?\tvier ✓\n2+2?\tvier ✓"),
-        ("a.jsonl.gz", gzip.compress((json.dumps(PAIR) + "\n" + json.dumps(PAIR)).encode())),
+        ("a.jsonl.gz", gzip.compress((json.dumps(PAIR) + "\n" + json.dumps(PAIR)).encode(), mtime=0)),
     ],
 )
 def test_every_format_gives_the_same_rows(tmp_path: Path, name: str, content: str | bytes) -> None:
@@ -109,7 +109,7 @@ def test_mistakes_in_jsonl_name_line_and_column(tmp_path: Path) -> None:
         ("a.csv", "a,b\n1,2\n1,\0\n", 3, "NUL character at position 3"),
         ("a.txt", "hello", None, "format is not known"),
         ("a.jsonl.gz", "not gzip", None, "gzip"),
-        ("a.jsonl.gz", gzip.compress(b"{}\n" * 9)[:-9], None, "gzip"),
+        ("a.jsonl.gz", gzip.compress(b"{}\n" * 9, mtime=0)[:-9], None, "gzip"),
     ],
 )
 def test_mistakes(tmp_path: Path, name: str, content: str | bytes, line: int | None, problem: str) -> None:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.config import Engine, Offload
+from orchestrator.config import Checkpointing, Engine, Offload, Quant
+from orchestrator.estimate import base
 from orchestrator.estimate.memory import adapter_terms, estimate_memory
 from orchestrator.estimate.setting import Setting
-from orchestrator.estimate.zero3 import gathered_at_head, gathered_bytes, knobs_of, layer_elements
+from orchestrator.estimate.zero3 import gathered_at_head, gathered_bytes, held_bytes, knobs_of, layer_elements
 
 FP32 = 4
 Build = Callable[..., Setting]
@@ -71,3 +72,26 @@ def test_the_window_follows_the_live_limit(make_setting: Build, limits: list[int
     layer = gathered_bytes(with_knobs(setting, max_live_parameters=0))
     assert 0 < layer <= small
     assert layer < layer_elements(setting) * FP32 <= everything
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_held"),
+    [
+        ({}, True),
+        ({"checkpointing": Checkpointing.full}, False),
+        ({"quant": Quant.none}, False),
+        ({"world_size": 1}, False),
+    ],
+)
+def test_the_graph_holds_packed_weights(make_setting: Build, changes: dict[str, object], is_held: bool) -> None:
+    setting = make_setting(**{"engine": Engine.zero3, "checkpointing": Checkpointing.none, **changes})
+    assert held_bytes(setting) == (base.packed_bytes(setting) if is_held else 0)
+
+
+def test_a_parameter_that_is_fetched_below_the_limit_goes_beyond_it(make_setting: Build) -> None:
+    setting = make_setting(engine=Engine.zero3)
+    table = setting.model.vocab * setting.model.hidden
+    at, above = (gathered_bytes(with_knobs(setting, max_live_parameters=table + x), table) for x in (0, 1))
+    assert at == 0
+    largest = max(base.stored_bytes(linear, setting) for linear in setting.model.linears)
+    assert largest <= above < 2 * largest, "the largest weight, and its part of norms and adapters"

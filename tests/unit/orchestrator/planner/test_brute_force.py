@@ -183,7 +183,7 @@ def _by_trial(asked: Asked, solution: Solution) -> tuple[float, float, int] | No
     return min((x for x in found if x[0] <= limit), key=lambda x: (-x[1], x[2], x[0]))
 
 
-@settings(max_examples=14, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(_instances())
 def test_the_chosen_one_is_the_best_of_all(asked: Asked) -> None:
     solution = solve(asked)
@@ -203,7 +203,7 @@ def test_the_chosen_one_is_the_best_of_all(asked: Asked) -> None:
     assert found.ranked[0].strategy.global_batch == asked.config.batch.global_
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(_instances())
 def test_even_rows_are_always_among_the_options(asked: Asked) -> None:
     """So that sharing by speed is never worse than equal shares."""

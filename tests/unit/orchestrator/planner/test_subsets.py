@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.config import Backend, BatchConfig, DataConfig, LaunchConfig, ModelConfig, RunConfig, TopologyConfig
-from orchestrator.planner.rates import bottleneck, link_rates, pair_rate
+from orchestrator.planner.rates import CPU_LINK_RATES, bottleneck, link_rates, pair_rate
 from orchestrator.planner.subsets import choose_worlds
 from orchestrator.planner.world import World, device_classes
-from topology.model import Device, DeviceKind, Host, Nic, Pair, Topology
+from topology.model import Device, DeviceKind, Host, Link, Nic, Pair, Switch, SwitchKind, Topology
 from topology.presets import preset
 from topology.units import GB, GIB
 
@@ -86,3 +86,41 @@ def test_the_network_counts_all_of_the_fastest_ports() -> None:
     hosts = [Host(name=name, memory_bytes=GIB, cores=1, devices=(), nics=ports) for name in ("a", "b")]
     rate, _ = link_rates(hosts, 8, 400 * GB)
     assert rate == pytest.approx(0.8 * 100 * GB)
+
+
+def _cpu_hosts(gigabits: float) -> Topology:
+    ids = ("a", "b")
+    hosts = tuple(
+        Host(
+            name=name,
+            memory_bytes=16 * GIB,
+            cores=2,
+            devices=(
+                Device(id=f"{name}/cpu0", host=name, kind=DeviceKind.cpu, name="cpu", memory_bytes=16 * GIB, cores=2),
+            ),
+            nics=(Nic(id=f"{name}/eth0", name="eth0", kind="ethernet", bytes_per_second=gigabits * GB / 8),),
+        )
+        for name in ids
+    )
+    links = tuple(
+        link
+        for name in ids
+        for link in (
+            Link(a=f"{name}/cpu0", b=f"{name}/node0", kind="CPU", source="test"),
+            Link(a=f"{name}/node0", b=f"{name}/eth0", kind="PCIe", source="test"),
+            Link(a=f"{name}/eth0", b="net", kind="NET", source="test", bytes_per_second=gigabits * GB / 8),
+        )
+    )
+    switches = (
+        Switch(id="net", kind=SwitchKind.network),
+        *(Switch(id=f"{name}/node0", kind=SwitchKind.socket, host=name) for name in ids),
+    )
+    return Topology(hosts=hosts, links=links, switches=switches)
+
+
+def test_cpu_ranks_of_two_hosts_wait_for_their_network() -> None:
+    slow, fast = (next(iter(_worlds(_cpu_hosts(gigabits), nodes=2).values())) for gigabits in (1, 400))
+    assert slow.link_rates == pytest.approx((0.95 * GB / 8, 0.95 * GB / 8))
+    assert fast.link_rates == CPU_LINK_RATES
+    (one,) = _worlds(_cpu_hosts(1), nodes=1).values()
+    assert one.link_rates == CPU_LINK_RATES

@@ -64,3 +64,15 @@ def test_one_device_has_no_route() -> None:
         asked(config(), preset("1x24gb"))
     with pytest.raises(UserError, match="alone"):
         asked(config(group=("3",)), MACHINE)
+
+
+def test_endless_numbers_are_told() -> None:
+    with pytest.raises(UserError) as caught:
+        asked(config(group=("9" * 5000, "1"), sizes=("9" * 400,)), MACHINE)
+    assert [problem.where for problem in caught.value.problems] == ["route.group", "route.sizes"]
+    assert max(len(str(problem)) for problem in caught.value.problems) < 300
+
+
+def test_a_group_and_another_count_contradict() -> None:
+    with pytest.raises(UserError, match="one of the two"):
+        asked(config(devices=4, group=("0", "1")), MACHINE)

@@ -12,6 +12,8 @@ from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.base import HfQuantizer
 from transformers.quantizers.quantizers_utils import should_convert_module
 
+from orchestrator.workload.parameters import TUPLE_ROUTERS
+
 SMALL: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 176,
@@ -208,9 +210,10 @@ def facts(name: str) -> dict[str, Fact]:
         module = modules[module_name]
         is_weight = leaf == "weight" and module is not model.get_output_embeddings()
         replaced = type(module) is nn.Linear or isinstance(module, Conv1D)
+        is_adaptable = isinstance(module, nn.Linear | Conv1D) and type(module).__name__ not in TUPLE_ROUTERS
         found[path] = Fact(
             shape=tuple(parameter.shape),
-            is_linear=is_weight and isinstance(module, nn.Linear | Conv1D),
+            is_linear=is_weight and is_adaptable,
             is_packed=is_weight and replaced and should_convert_module(module_name, patterns),
         )
     return found

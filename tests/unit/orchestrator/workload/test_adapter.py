@@ -11,6 +11,7 @@ from orchestrator.config import AdapterConfig
 from orchestrator.errors import UserError
 from orchestrator.workload.adapter import adapter_shape
 from orchestrator.workload.families import shape_from_config
+from orchestrator.workload.parameters import TUPLE_ROUTERS
 
 from .architectures import CASES, meta_model
 
@@ -55,7 +56,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:fan_in_fan_out:UserWarning", "ig
 
 def _trained(name: str, targets: str | list[str]) -> list[torch.nn.Parameter]:
     with torch.device("meta"):
-        model = get_peft_model(meta_model(name), LoraConfig(r=8, target_modules=targets, task_type="CAUSAL_LM"))
+        base = meta_model(name)
+        # PEFT would wrap routers that return tuples, and the first forward pass would fail.
+        routers = [key for key, module in base.named_modules() if type(module).__name__ in TUPLE_ROUTERS]
+        config = LoraConfig(r=8, target_modules=targets, exclude_modules=routers or None, task_type="CAUSAL_LM")
+        model = get_peft_model(base, config)
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
