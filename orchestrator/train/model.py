@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedMod
 from orchestrator.config import AdapterConfig, BaseConfig, ModelConfig, Quant
 from orchestrator.errors import Problem, UserError
 from orchestrator.train.settings import TrainSettings
+from orchestrator.workload.parameters import TUPLE_ROUTERS
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -96,11 +97,14 @@ def keep_packing(model: nn.Module) -> None:
 def add_adapters(base: PreTrainedModel, adapter: AdapterConfig, seed: int) -> PeftModel:
     """Put LoRA adapters on the base, initialised from the seed alone (equal on every rank)."""
     all_linear = adapter.targets == ("all-linear",)
+    # A router that returns a tuple is no linear layer to wrap, though its class inherits from one.
+    routers = [name for name, module in base.named_modules() if type(module).__name__ in TUPLE_ROUTERS]
     config = LoraConfig(
         r=adapter.rank,
         lora_alpha=adapter.alpha,
         lora_dropout=adapter.dropout,
         target_modules="all-linear" if all_linear else list(adapter.targets),
+        exclude_modules=routers if all_linear and routers else None,
         task_type="CAUSAL_LM",
         bias="none",
     )

@@ -120,6 +120,7 @@ class _Build:
         self._chosen = chosen
         self._measured = measured
         self._copy = copy
+        self._copy_source = _HOST_COPY_SOURCE if copy == HOST_COPY_BYTES_PER_SECOND else MEASURED
         self._several = len(hosts) > 1
         self._through = frozenset(d.host for d in chosen if d.kind is DeviceKind.gpu and not copies_over_pcie(d))
         self._fabric_only, self._fabric_hosts = _joined_by_fabric(topology, chosen)
@@ -221,7 +222,7 @@ class _Build:
             node = self._node(name) if name in self._switches else self._index[name]
             units = max(1, round(self._copy / UNIT_BYTES_PER_SECOND))
             for tail, head in ((at, node), (node, at)):
-                edge = Edge(tail=tail, head=head, units=units, link=LinkClass.memory, source=_HOST_COPY_SOURCE)
+                edge = Edge(tail=tail, head=head, units=units, link=LinkClass.memory, source=self._copy_source)
                 self._edges.append(edge)
 
     def graph(self) -> Graph:

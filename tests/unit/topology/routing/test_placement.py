@@ -48,7 +48,7 @@ def test_hosts_that_are_mixed_up_stand_one_after_the_other() -> None:
     assert hosts == [hosts[0]] * 8 + [hosts[-1]] * 8
     assert sorted(found.order) == sorted(ids)
     assert found.shard_size == 8  # 300 GB/s inside, 4 ports of 12.5 GB/s between
-    assert "50.0 GB/s over all 16" in found.reasons[1]
+    assert "50.0 GB/s round a ring over all 16" in found.reasons[1]
 
 
 def test_the_rack_is_one_island_and_two_racks_are_two() -> None:
@@ -65,7 +65,10 @@ def test_the_rack_is_one_island_and_two_racks_are_two() -> None:
 def test_fast_ports_make_sharding_over_all_hosts_as_good() -> None:
     found = placement(preset("dgx_h100", nodes=2))
     assert found.shard_size == 16
-    assert found.reasons[1] == "shard over all: an all-gather reaches 450.0 GB/s among 8 and 400.0 GB/s over all 16"
+    assert (
+        found.reasons[1]
+        == "shard over all: an all-gather reaches 450.0 GB/s among 8 and 400.0 GB/s round a ring over all 16"
+    )
 
 
 def test_islands_of_different_kinds_shard_by_the_slowest() -> None:
