@@ -18,6 +18,7 @@ from topology.routing.software import Runner, Software
 from topology.units import format_rate
 
 _WORTH: Final = 1.05
+_ALL_BUT: Final = 0.95  # of the bound
 _FEW_DEVICES: Final = 64  # several rings at once are searched up to here
 SIZES: Final = tuple(4**k * 1024 for k in range(11))  # 1 KiB to 1 GiB
 
@@ -59,7 +60,8 @@ class Route:
         collective: what is carried out.
         nbytes: M, as `collectives` defines it.
         graph: of the group.
-        chosen: the fastest offer that has a code path; of those within 5% the library's, or the simplest.
+        chosen: the fastest offer that has a code path; of those within 5% the library's, or the simplest. NCCL's own
+            where it uses the wires as well as can be.
         alternatives: the others, fastest first.
         bound: the least time that wires allow, and the cut that sets it.
     """
@@ -112,6 +114,13 @@ def _route(graph: Graph, collective: Collective, nbytes: int, entries: Sequence[
     fastest = min(offer.seconds for offer in runnable)
     # The library's own comes first, then the simpler: predictions are not good enough to leave those for less.
     near = [offer for offer in runnable if offer.seconds <= fastest * _WORTH]
+    own = [offer for offer in runnable if offer.runner is Runner.library]
+    if own and own[0].entry.software.name == "nccl" and max(offer.of_bound for offer in own) >= _ALL_BUT:
+        # It wastes no wire, so only fixed times could speak for sends, and nobody measured those on GPUs.
+        near = [min(own, key=lambda offer: offer.seconds)]
+    if float(least.seconds_per_byte) * nbytes > fastest / 2:
+        # Wires set the time: no route that wastes them is taken where one does not.
+        near = [offer for offer in near if offer.of_bound >= _ALL_BUT] or near
     chosen = next((offer for offer in near if offer.runner is Runner.library), near[0])
     others = tuple(sorted((offer for offer in offers if offer is not chosen), key=lambda offer: offer.seconds))
     return Route(collective=collective, nbytes=nbytes, graph=graph, chosen=chosen, alternatives=others, bound=least)

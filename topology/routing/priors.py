@@ -61,7 +61,7 @@ SHARES: Final = {
 PATTERNS: Final = {
     "double tree": Prior(value=0.78, source="NCCL's tuner: 0.92 x 0.85 for trees"),
     "direct": Prior(value=0.83, source="all-to-all: 2 and 4 GB10 19.8 and 16.6 of 25 GB/s, 8 MI355X 0.67 of the wires"),
-    "sends": Prior(value=0.83, source="nobody measured it: as NCCL's all-to-all, which is sends and receives too"),
+    "all-to-all of sends": Prior(value=0.83, source="as NCCL's all-to-all, which is sends and receives too"),
 }
 _EDGE_CLASS: Final = {
     LinkClass.nvlink: PathKind.nvlink,
