@@ -98,6 +98,7 @@ def _parse_value(hint: Any, value: object, path: str, problems: list[Problem]) -
         if value in _AUTO:
             return None
         hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
+        return _parse_scalar(hint, value, path, problems, also=" or auto")
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _parse_enum(hint, value, path, problems)
     if typing.get_origin(hint) is tuple:
@@ -130,11 +131,11 @@ def _parse_names(value: object, path: str, problems: list[Problem]) -> tuple[str
     return ()
 
 
-def _parse_scalar(hint: type, value: object, path: str, problems: list[Problem]) -> object:
+def _parse_scalar(hint: type, value: object, path: str, problems: list[Problem], also: str = "") -> object:
     found = _as_scalar(hint, value)
     if found is None:
         kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-        remedy = f"Give {kinds.get(hint, hint)}."
+        remedy = f"Give {kinds.get(hint, hint)}{also}."
         problems.append(Problem(where=path, found=f"found {value!r}", remedy=remedy))
     return found
 

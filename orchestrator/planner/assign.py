@@ -6,7 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from orchestrator.planner.shards import Cut, Gather, ShardRank, Shortage, gather_seconds, host_room, slowest_link
+from orchestrator.planner.shards import (
+    Cut,
+    Gather,
+    ShardRank,
+    Shortage,
+    equal_cut,
+    gather_seconds,
+    host_room,
+    slowest_link,
+)
 from topology.units import MIB, format_bytes
 
 _EXACT_RANKS: Final = 16  # up to here granules are whole numbers in the program, above they are rounded up after it
@@ -83,6 +92,9 @@ def assign_shards(ranks: Sequence[ShardRank], total_bytes: int, *, granule_bytes
         seconds = gather_seconds(ranks, device, host, gather)
         if best is None or seconds < best.seconds * (1 - _SAME):
             best = Cut(device=device, host=host, gather=gather, seconds=seconds)
+    equal = equal_cut(ranks, total_bytes)
+    if best is not None and equal is not None and equal.seconds < best.seconds:
+        return equal  # whole granules cost more than the unevenness gains
     return best if best is not None else Shortage(missing_bytes=total_bytes, reason="no ranks")
 
 

@@ -198,12 +198,13 @@ def _packing(asked: Asked, solution: Solution) -> tuple[str, ...]:
     if other is not None:
         gain = f"a token of the data takes {chosen.estimate.tokens_per_second / other.estimate.tokens_per_second:.1f} "
         gain += "times as long without"
-    held = job.batch.real_tokens_per_row / asked.data.mean_tokens
+    cut = min(asked.data.mean_tokens, job.seq_len)
+    held = max(1.0, job.batch.real_tokens_per_row / cut)
     rows, batch = packed_rows(asked.data, job.seq_len), asked.config.batch.global_
     steps, before = max(1, rows // batch), max(1, asked.data.rows // batch)
     text = (
-        f"Rows are packed: {gain}. A packed row holds about {held:.0f} rows of the data, so a step of {batch} takes "
-        f"{held:.0f} times as many tokens, and an epoch {steps:,} step{'s' if steps > 1 else ''}, not {before:,}: "
+        f"Rows are packed: {gain}. A packed row holds about {held:.1f} rows of the data, so a step of {batch} takes "
+        f"{held:.1f} times as many tokens, and an epoch {steps:,} step{'s' if steps > 1 else ''}, not {before:,}: "
         "lower batch.global to keep the tokens of a step."
     )
     return (text,)

@@ -46,8 +46,8 @@ class Reach:
 
     @property
     def text(self) -> str:
-        """In words: `ring, 12.4 GB/s, limited by each GPU's PCIe Gen4 x16 link`."""
-        return f"{self.algorithm}, {format_rate(self.bytes_per_second)}, limited by {self.limit}"
+        """In words: `ring, bus rate 12.4 GB/s, limited by ...`."""
+        return f"{self.algorithm}, bus rate {format_rate(self.bytes_per_second)}, limited by {self.limit}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from enum import Enum
 from topology.units import format_bytes, format_rate, format_seconds
 
 _FULL = 0.99
+_NOTHING = 0.005
 
 
 class Gather(Enum):
@@ -112,7 +113,10 @@ def explain_cut(ranks: Sequence[ShardRank], cut: Cut) -> str:
         lines.append("  Equal shards do not fit.")
     else:
         times = equal.seconds / cut.seconds if cut.seconds else 1.0
-        lines.append(f"  Equal shards would take {_time(equal)}, {times:.2f} times as long.")
+        told = f"Equal shards would take {_time(equal)}, {times:.2f} times as long."
+        lines.append(
+            f"  {told if times > 1 + _NOTHING else 'Equal shards are as fast: nothing is gained by uneven ones.'}"
+        )
     return "\n".join(lines)
 
 

@@ -23,7 +23,7 @@ _PLAIN: Final = {
 
 
 def limit_words(graph: Graph, edges: Sequence[int], share: float) -> str:
-    """Say which wire is the busiest: `each GPU's PCIe Gen4 x16 link (65% of 31.5 GB/s)`.
+    """Say which wire is the busiest: `each GPU's PCIe Gen4 x16 link (65% of 31.5 GB/s each)`.
 
     Args:
         graph: of the group.
@@ -35,7 +35,7 @@ def limit_words(graph: Graph, edges: Sequence[int], share: float) -> str:
     edge = min((graph.edges[at] for at in edges), key=_rank)
     rate = format_rate(edge.bytes_per_second or 0.0)
     name = _named(graph, edge)
-    return f"{name} ({share:.0%} of {rate}{' each' if name.endswith('ports') else ''})"
+    return f"{name} ({share:.0%} of {rate} each)"
 
 
 def _rank(edge: Edge) -> int:

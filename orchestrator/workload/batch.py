@@ -98,13 +98,20 @@ def batch_shape(stats: DataStats, *, seq_len: int, packing: bool, pads_to_seq_le
     allowed = math.ceil(stats.max_tokens * _HEADROOM / _LENGTH_STEP) * _LENGTH_STEP
     longest = seq_len if full else min(seq_len, allowed)
     return BatchShape(
-        real_tokens_per_row=float(seq_len) if packing else min(stats.mean_tokens, float(likely)),
+        real_tokens_per_row=float(seq_len) if packing else _mean_when_cut(stats, likely),
         longest_tokens=longest,
         fixed=packing or static,
         padded=not packing,
         likely_longest_tokens=likely,
         quantiles=() if packing or static else tuple(min(seq_len, tokens) for tokens in stats.quantiles),
     )
+
+
+def _mean_when_cut(stats: DataStats, cut: int) -> float:
+    """Mean tokens of a row once the long ones are cut; a known mean alone can only be cut itself."""
+    if stats.max_tokens <= cut or not stats.quantiles:
+        return min(stats.mean_tokens, float(cut))
+    return min(stats.mean_tokens, sum(min(cut, tokens) for tokens in stats.quantiles) / len(stats.quantiles))
 
 
 def rows_per_epoch(stats: DataStats, *, seq_len: int, packing: bool) -> int:

@@ -117,9 +117,18 @@ def test_the_slowest_port_of_mixed_hosts_limits() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("2x24gb-pcie", "ring, 15.4 GB/s, limited by each GPU's PCIe Gen4 x16 link (49% of 31.5 GB/s)"),
-        ("dgx_a100", "ring, 231.0 GB/s, limited by each GPU's NVLinks to the NVSwitch (77% of 300.0 GB/s)"),
-        ("dgx1_v100", "several rings, 135.0 GB/s, limited by the NVLinks between two GPUs (90% of 50.0 GB/s)"),
+        (
+            "2x24gb-pcie",
+            "ring, bus rate 15.4 GB/s, limited by each GPU's PCIe Gen4 x16 link (49% of 31.5 GB/s each)",
+        ),
+        (
+            "dgx_a100",
+            "ring, bus rate 231.0 GB/s, limited by each GPU's NVLinks to the NVSwitch (77% of 300.0 GB/s each)",
+        ),
+        (
+            "dgx1_v100",
+            "several rings, bus rate 135.0 GB/s, limited by the NVLinks between two GPUs (90% of 50.0 GB/s each)",
+        ),
     ],
 )
 def test_words_name_the_wire(name: str, words: str) -> None:
@@ -183,9 +192,9 @@ print(sorted({"numpy", "scipy"} & set(sys.modules)))
 
 def test_a_plan_tells_what_its_collectives_reach(plan_for: Planner) -> None:
     ddp = plan_for("8b", "dgx_h100")
-    assert any(reason.startswith("Gradients: NVLS, 473.2 GB/s") for reason in ddp.reasons)
+    assert any(reason.startswith("Gradients: NVLS, bus rate 473.2 GB/s") for reason in ddp.reasons)
     engine = EngineConfig(name=Engine.zero3, offload_param=Offload.none)
     zero3 = plan_for("8b", "dgx_h100", engine=engine, devices=8, batch=BatchConfig(global_=16, micro=1))
-    assert any(reason.startswith("Weights and gradients: ring, 366.8 GB/s") for reason in zero3.reasons)
+    assert any(reason.startswith("Weights and gradients: ring, bus rate 366.8 GB/s") for reason in zero3.reasons)
     alone = plan_for("tiny", "rtx4090")
     assert not any("limited by" in reason for reason in alone.reasons)

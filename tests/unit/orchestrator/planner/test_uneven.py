@@ -52,7 +52,7 @@ def test_a_mixed_machine_is_told_its_cut_and_what_equal_shards_take(plan_for: Pl
     assert "Uneven shards over all devices" in text
     assert "a pass through its memory" in text
     (line,) = [line for line in plan.shards if "Equal shards" in line]
-    assert float(line.split(", ")[1].split(" times")[0]) >= 1.0
+    assert "as fast" in line or float(line.split(", ")[1].split(" times")[0]) > 1.0
     assert sum("on the device" in shown for shown in plan.shards) >= 2
 
 

@@ -52,3 +52,15 @@ def test_expected_longest_of_known_lengths() -> None:
     for rows in (1, 2, 4):
         drawn = [max(draw) for draw in itertools.product(lengths, repeat=rows)]
         assert shape.expected_tokens(rows) == pytest.approx(sum(drawn) / len(drawn))
+
+
+def test_tokens_of_cut_rows_are_counted_as_cut() -> None:
+    """A quarter of very long rows raises the mean above the cut; the rows that are cut are still not all full."""
+    lengths = (500, 600, 700, 9000)
+    stats = DataStats(
+        rows=4, eval_rows=0, mean_tokens=2700, max_tokens=9000, total_tokens=10_800, source="counted", quantiles=lengths
+    )
+    shape = batch_shape(stats, seq_len=2048, packing=False, pads_to_seq_len=True, static=False)
+    assert shape.real_tokens_per_row == sum(min(2048, tokens) for tokens in lengths) / 4
+    whole = batch_shape(stats, seq_len=16_384, packing=False, pads_to_seq_len=True, static=False)
+    assert whole.real_tokens_per_row == 2700
