@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,15 @@ def test_a_part_measured_later_joins_the_others(measured: tuple[Path, dict[str, 
     assert kept["sections"]["memory"] == again["sections"]["memory"]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A job in the background of a shell ignores interrupts from its start on, and so would its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     bench = subprocess.Popen(
         command("bench", "bench.only=gemm", "save=c.json"),
