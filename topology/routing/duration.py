@@ -13,6 +13,8 @@ from topology.routing.menu import Entry
 from topology.routing.software import Runner, Software
 
 _LEAST_SECONDS: Final = 1e-12
+_FINE_BYTES: Final = 512 * 2**10  # of a message that every link measured here keeps full
+_AS_GOOD: Final = 1.01
 # glibc gives smaller memory out again with its pages (the most that its dynamic M_MMAP_THRESHOLD grows to).
 _NEW_MEMORY_BYTES: Final = 32 * 2**20
 
@@ -75,13 +77,16 @@ def _in_pieces(entry: Entry, nbytes: float) -> Duration:
     fill = nbytes * max(0.0, cost.stepwise - cost.overlapped)
     least = _least_pieces(entry, nbytes)
     best = {math.sqrt(fill / max(each, _LEAST_SECONDS)) for each in (step, work, step + work)}
-    options = {1, math.ceil(least), *map(math.floor, best), *map(math.ceil, best)}
+    fine = nbytes / max(1, cost.steps) / _FINE_BYTES
+    options = {1, math.ceil(least), math.ceil(fine), *map(math.floor, best), *map(math.ceil, best)}
     times = []
     for pieces in (min(software.most_pieces, max(1, option)) for option in options):
         waiting = (cost.steps + pieces - 1) * step
         moving = pieces_moving(entry, nbytes, pieces) / software.executor_share
         times.append((launch + waiting + max(moving, pieces * work), pieces))
-    seconds, pieces = min(times)
+    fastest = min(times)[0]
+    # The optimum is flat, and pieces that are too large hurt more than predicted: both ways of a link must stay busy.
+    pieces, seconds = max((pieces, seconds) for seconds, pieces in times if seconds <= fastest * _AS_GOOD)
     return Duration(seconds=seconds, pieces=pieces)
 
 
