@@ -53,7 +53,7 @@ class Judged:
 def predicted(graph: Graph, record: Record, size: int) -> tuple[float, str]:
     """Best bus bandwidth in GB/s of what NCCL has for a size, and which algorithm it is."""
     collective = COLLECTIVES[record.op]
-    entries = [entry for entry in menu(graph, collective) if entry.runner is Runner.library]
+    entries = [entry for entry in menu(graph, collective) if entry.runner is Runner.builtin]
     if record.algorithm == "Ring":
         entries = [entry for entry in entries if entry.algorithm == "ring"]
     seconds, name = min((duration(entry, size).seconds, entry.algorithm) for entry in entries)

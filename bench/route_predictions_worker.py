@@ -59,12 +59,12 @@ def _rows(
     route = choose(graph, kind, size, software=measured_software(graph, calibration))
     offers = (route.chosen, *route.alternatives)
     by_tables = {entry.algorithm: duration(entry, size).seconds for entry in menu(plain, kind)}
-    for runner in (Runner.library, Runner.executor):
+    for runner in (Runner.builtin, Runner.executor):
         offer = next(offer for offer in offers if offer.runner is runner)
         yield {
             "collective": kind.value,
             "size_bytes": size,
-            "way": "gloo" if runner is Runner.library else offer.algorithm,
+            "way": "gloo" if runner is Runner.builtin else offer.algorithm,
             "pieces": offer.pieces,
             "chosen": offer is route.chosen,
             "predicted": offer.seconds,
@@ -75,7 +75,7 @@ def _rows(
 
 def _timed(team: Team, kind: Collective, size: int, offer: Offer, runs: int) -> tuple[float, ...]:
     elements = size // _ELEMENT_BYTES
-    if offer.runner is Runner.library:
+    if offer.runner is Runner.builtin:
         return team.seconds(*library(team, kind, elements), runs)
     executor = executor_of(offer.entry, size, offer.pieces)
     data = torch.zeros(elements)

@@ -58,7 +58,7 @@ class GradientRoute(Enum):
     """Who may sum the gradients of `ddp` over the ranks."""
 
     auto = "auto"
-    library = "library"
+    builtin = "library"
     executor = "executor"
 
 

@@ -69,7 +69,7 @@ def _route(
         return None if wanted is not Wanted.executor else _library(why)
     if strategy.engine is Engine.zero3:
         return _library(f"Gradients: DeepSpeed sums them itself ({_KEY} is for engine=ddp).")
-    if wanted is Wanted.library:
+    if wanted is Wanted.builtin:
         return _library("Gradients: summed by torch's own all-reduce, as asked.")
     if wanted is Wanted.auto:
         reason = _unmeasured(plan, calibration)
@@ -79,7 +79,7 @@ def _route(
 
 
 def _library(why: str) -> GradientRoute:
-    return GradientRoute(runner=Runner.library, why=why)
+    return GradientRoute(runner=Runner.builtin, why=why)
 
 
 def _unmeasured(plan: Plan, calibration: Calibration | None) -> str:
@@ -101,7 +101,7 @@ def _weighed(plan: Plan, topology: Topology, calibration: Calibration | None, so
     nbytes = plan.workload.trainable_params * DTYPE_BYTES[strategy.adapter_dtype]
     buckets = max(1, -(-nbytes // DDP_BUCKET_BYTES))
     bare = GradientRoute(
-        runner=Runner.library,
+        runner=Runner.builtin,
         why="",
         nbytes=nbytes,
         buckets=buckets,
@@ -130,7 +130,7 @@ def _offers(graph: Graph, nbytes: int, software: Software) -> tuple[Offer | None
     found = choose(graph, Collective.all_reduce, max(1, nbytes), software=software)
     offers = sorted((found.chosen, *found.alternatives), key=lambda offer: offer.seconds)
     ours = (offer for offer in offers if offer.runner is Runner.executor and _can_run(offer.entry.schedule, graph))
-    return next(ours, None), next((offer for offer in offers if offer.runner is Runner.library), None)
+    return next(ours, None), next((offer for offer in offers if offer.runner is Runner.builtin), None)
 
 
 def _can_run(schedule: Schedule | None, graph: Graph) -> bool:

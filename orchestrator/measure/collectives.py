@@ -101,7 +101,7 @@ def _fixed(times: Mapping[str, float], fit: SoftwareFit, what: str) -> Iterator[
 
 
 def _library(team: Team, kind: Collective, ways: Sequence[Way]) -> Iterator[tuple[int, tuple[float, ...], Run]]:
-    way = next((way for way in ways if way.runner is Runner.library and way.schedule), None)
+    way = next((way for way in ways if way.runner is Runner.builtin and way.schedule), None)
     if way is None:
         return
     for size in _SIZES:

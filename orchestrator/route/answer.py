@@ -15,7 +15,7 @@ from topology.routing.software import Runner, Software
 from topology.units import format_rate, format_seconds
 
 _RUNNERS = {
-    Runner.library: "torch's own collective",
+    Runner.builtin: "torch's own collective",
     Runner.executor: "orchestrator.collectives",
     Runner.paper: "proved on paper: no code path",
 }

@@ -119,7 +119,7 @@ def _rows(by_size: Sequence[Route]) -> Iterator[Row]:
 def _choice(offer: Offer) -> tuple[str, str] | None:
     """Algorithm and protocol in the tuner's words; None for what NCCL does not carry out by itself."""
     name = _ALGORITHMS.get(offer.algorithm)
-    if offer.runner is not Runner.library or name is None:
+    if offer.runner is not Runner.builtin or name is None:
         return None
     return name, offer.protocol.lower() or "simple"  # NVLS knows no other
 

@@ -57,7 +57,7 @@ class GradientSum:
         is_followed = executor is not None or self.route.runner is not Runner.executor
         measured = self.seconds / num_steps if self.seconds is not None and num_steps else None
         return {
-            "runner": (Runner.library if executor is None else Runner.executor).value,
+            "runner": (Runner.builtin if executor is None else Runner.executor).value,
             "algorithm": self.route.algorithm if is_followed else "",
             "pieces": self.route.pieces if executor is not None else None,
             "why": self.why,

@@ -114,14 +114,14 @@ def _route(graph: Graph, collective: Collective, nbytes: int, entries: Sequence[
     fastest = min(offer.seconds for offer in runnable)
     # The library's own comes first, then the simpler: predictions are not good enough to leave those for less.
     near = [offer for offer in runnable if offer.seconds <= fastest * _WORTH]
-    own = [offer for offer in runnable if offer.runner is Runner.library]
+    own = [offer for offer in runnable if offer.runner is Runner.builtin]
     if own and own[0].entry.software.name == "nccl" and max(offer.of_bound for offer in own) >= _ALL_BUT:
         # It wastes no wire, so only fixed times could speak for sends, and nobody measured those on GPUs.
         near = [min(own, key=lambda offer: offer.seconds)]
     if float(least.seconds_per_byte) * nbytes > fastest / 2:
         # Wires set the time: no route that wastes them is taken where one does not.
         near = [offer for offer in near if offer.of_bound >= _ALL_BUT] or near
-    chosen = next((offer for offer in near if offer.runner is Runner.library), near[0])
+    chosen = next((offer for offer in near if offer.runner is Runner.builtin), near[0])
     others = tuple(sorted((offer for offer in offers if offer is not chosen), key=lambda offer: offer.seconds))
     return Route(collective=collective, nbytes=nbytes, graph=graph, chosen=chosen, alternatives=others, bound=least)
 

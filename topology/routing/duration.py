@@ -42,7 +42,7 @@ def duration(entry: Entry, nbytes: float) -> Duration:
         return Duration(seconds=found[0], protocol=found[1])
     if entry.schedule is None:
         return Duration(seconds=NVLS_LAUNCH_SECONDS + ramp(entry.fill_seconds, nbytes * entry.cost.overlapped))
-    if entry.runner is Runner.library:
+    if entry.runner is Runner.builtin:
         return Duration(seconds=_whole(entry, nbytes))
     return _in_pieces(entry, nbytes)
 

@@ -75,7 +75,7 @@ def _ways(collective: Collective, software: str) -> tuple[_Way, ...]:
     """What may be built; the first of two equally fast ones is taken."""
     if collective is Collective.all_to_all:
         return (
-            _Way(name="direct", runner=Runner.library, build=lambda graph, _: direct(graph)),
+            _Way(name="direct", runner=Runner.builtin, build=lambda graph, _: direct(graph)),
             *([] if software == "nccl" else [_Way(name="direct in pieces", runner=Runner.executor, build=_direct)]),
             _Way(name="two-level", runner=Runner.executor, build=lambda graph, _: two_level(graph)),
             _Way(name="flow", runner=Runner.executor, build=lambda graph, _: flow_direct(graph), searches=True),
@@ -84,11 +84,11 @@ def _ways(collective: Collective, software: str) -> tuple[_Way, ...]:
             ),
         )
     tree = _Way(
-        name="double tree", runner=Runner.library if software == "nccl" else Runner.executor, build=_double_tree
+        name="double tree", runner=Runner.builtin if software == "nccl" else Runner.executor, build=_double_tree
     )
     library = multi_ring if software == "nccl" else _gloo_ring
     return (
-        _Way(name="ring", runner=Runner.library, build=library),
+        _Way(name="ring", runner=Runner.builtin, build=library),
         *([tree] if collective is Collective.all_reduce else []),
         *([] if software == "nccl" else [_Way(name="ring in pieces", runner=Runner.executor, build=ring)]),
         _Way(name="hierarchical", runner=Runner.executor, build=hierarchical),
@@ -141,7 +141,7 @@ def _entry(graph: Graph, collective: Collective, way: _Way, software: Software) 
         # A builder says so where the group has no such route: one island, one host, too many devices.
         return None
     protocols: tuple[tuple[Protocol, float], ...] = ()
-    if way.runner is Runner.library and software.name == "nccl":
+    if way.runner is Runner.builtin and software.name == "nccl":
         is_tree = way.name == "double tree"
         steps = schedule.num_steps
         protocols = tuple(
@@ -166,7 +166,7 @@ def _cost(schedule: Schedule, way: _Way, software: Software) -> Cost:
     # Copies between two GPUs reach more of a wire than NCCL's rings (265 to 275 of 300 GB/s on A100), so nothing is
     # taken off schedules of sends, but where all send to all at once.
     exchanges = schedule.collective is Collective.all_to_all
-    name = way.name if way.runner is Runner.library else "all-to-all of sends" if exchanges else ""
+    name = way.name if way.runner is Runner.builtin else "all-to-all of sends" if exchanges else ""
     pattern = PATTERNS.get(name) if software.name == "nccl" else None
     if pattern is None:
         return cost
@@ -185,7 +185,7 @@ def _nvls_entry(graph: Graph, found: Nvls, software: Software, trees: Schedule |
     return Entry(
         algorithm="NVLS tree" if several else "NVLS",
         collective=Collective.all_reduce,
-        runner=Runner.library,
+        runner=Runner.builtin,
         software=software,
         phases=phases,
         cost=cost,

@@ -18,7 +18,7 @@ from topology.routing.latency import (
 class Runner(Enum):
     """Who can carry out a route today."""
 
-    library = "library"  # torch's own collective: NCCL or gloo
+    builtin = "library"  # torch's own collective: NCCL or gloo
     executor = "executor"  # orchestrator.collectives, by sends and receives
     paper = "paper"  # proved, but no code path
 
@@ -73,12 +73,12 @@ class Software:
 
     def launch_of(self, runner: Runner) -> float:
         """Seconds of one collective."""
-        measured = None if runner is Runner.library else self.executor_launch_seconds
+        measured = None if runner is Runner.builtin else self.executor_launch_seconds
         return self.launch_seconds if measured is None else measured
 
     def step_of(self, runner: Runner) -> float:
         """Seconds of one send and receive that others wait for."""
-        measured = None if runner is Runner.library else self.executor_step_seconds
+        measured = None if runner is Runner.builtin else self.executor_step_seconds
         return self.step_seconds if measured is None else measured
 
 

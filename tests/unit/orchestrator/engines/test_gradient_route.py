@@ -126,7 +126,7 @@ def test_auto_stays_with_the_library_without_measurements() -> None:
     machine = hosts(2)
     for known in (None, calibration(machine, sections=("links",)), calibration(machine, sections=("collectives",))):
         route = route_of(planned(machine, Wanted.auto, known, devices=4))
-        assert route.runner is Runner.library
+        assert route.runner is Runner.builtin
         assert "not measured" in route.why
         assert route.seconds is None
 
@@ -147,7 +147,7 @@ def test_auto_takes_the_executor_where_it_was_measured_to_be_faster() -> None:
 def test_auto_stays_with_the_library_where_both_take_as_long() -> None:
     machine = hosts(1)
     route = route_of(planned(machine, Wanted.auto, calibration(machine), devices=2, rank=1))
-    assert route.runner is Runner.library
+    assert route.runner is Runner.builtin
     assert route.seconds == route.library_seconds
     assert "would take" in route.why
 
@@ -156,14 +156,14 @@ def test_a_calibration_of_another_machine_decides_nothing() -> None:
     machine = hosts(2)
     other = replace(calibration(machine), fingerprint="another")
     route = route_of(planned(machine, Wanted.auto, other, devices=4))
-    assert route.runner is Runner.library
+    assert route.runner is Runner.builtin
     assert "another machine" in route.why
 
 
 def test_the_user_may_forbid_it() -> None:
     machine = hosts(2)
-    route = route_of(planned(machine, Wanted.library, calibration(machine), devices=4))
-    assert (route.runner, route.algorithm) == (Runner.library, "")
+    route = route_of(planned(machine, Wanted.builtin, calibration(machine), devices=4))
+    assert (route.runner, route.algorithm) == (Runner.builtin, "")
 
 
 @pytest.mark.parametrize("name", ["a100_pcie_pairs_x4", "pcie_4090x8"])
@@ -184,7 +184,7 @@ def test_ranks_that_share_a_cpu_slot_are_told_apart() -> None:
     assert len(set(plan.chosen.strategy.device_ids)) == 2
     assert schedule_of(plan.chosen.strategy, machine).size == 5
     left_open = route_of(planned(machine, Wanted.auto, calibration(machine), devices=5))
-    assert left_open.runner is Runner.library
+    assert left_open.runner is Runner.builtin
     assert "share a CPU slot" in left_open.why
 
 
@@ -192,7 +192,7 @@ def test_one_rank_and_zero3_have_nothing_to_route() -> None:
     assert planned(hosts(1), Wanted.auto, devices=1).chosen.strategy.gradient_route is None
     assert "one rank" in route_of(planned(hosts(1), Wanted.executor, devices=1)).why
     zero3 = route_of(planned(hosts(1), Wanted.executor, devices=2, engine=Engine.zero3))
-    assert zero3.runner is Runner.library
+    assert zero3.runner is Runner.builtin
     assert "DeepSpeed" in zero3.why
 
 

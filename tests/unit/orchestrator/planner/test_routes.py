@@ -42,7 +42,7 @@ def _routes(topology: Topology, *, one_fabric: bool = False) -> Routes:
 def _of_library(topology: Topology, collective: Collective) -> float:
     """Bus rate of the fastest thing that the library runs, by the menu of all routes."""
     graph = graph_of(topology)
-    entries = [e for e in menu(graph, collective, search=False) if e.runner is Runner.library]
+    entries = [e for e in menu(graph, collective, search=False) if e.runner is Runner.builtin]
     return max(float(bus_factor(collective, graph.size)) / entry.cost.overlapped for entry in entries)
 
 

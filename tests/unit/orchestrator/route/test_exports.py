@@ -85,7 +85,7 @@ def test_each_size_finds_the_row_of_its_route_or_none(name: str) -> None:
             hits = [row for row in own if row[1] <= route.nbytes <= row[2]]
             chosen = route.chosen
             expected = (words.get(chosen.algorithm), chosen.protocol.lower() or "simple", 1, graph.size)
-            is_nccls = chosen.runner is Runner.library
+            is_nccls = chosen.runner is Runner.builtin
             assert [(row[3], row[4], row[5], row[6]) for row in hits] == ([expected] if is_nccls else [])
 
 

@@ -15,7 +15,7 @@ from orchestrator.train.gradients import GradientSum, _agreed, sum_gradients
 from topology.routing.software import Runner
 
 OURS = GradientRoute(runner=Runner.executor, why="ours", algorithm="ring", piece_bytes=1, seconds=0.5, fingerprint="00")
-LIBRARY = GradientRoute(runner=Runner.library, why="torch's own")
+LIBRARY = GradientRoute(runner=Runner.builtin, why="torch's own")
 
 
 class Group:

@@ -69,7 +69,7 @@ def test_slow_hosts_get_one_crossing_a_byte(slow_hosts: Callable[[int], Graph]) 
 
 def test_every_library_route_has_protocols_on_gpus_only(slow_hosts: Callable[[int], Graph]) -> None:
     for entry in menu(graph_of(preset("dgx_a100")), Collective.all_gather):
-        assert bool(entry.protocols) == (entry.runner is Runner.library)
+        assert bool(entry.protocols) == (entry.runner is Runner.builtin)
     assert not any(entry.protocols for entry in menu(slow_hosts(2), Collective.all_gather))
 
 
