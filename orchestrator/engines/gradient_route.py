@@ -156,7 +156,7 @@ def _kept(bare: GradientRoute, ours: Offer, library: Offer | None, software: Sof
         f"executor would take {own}{against} ({_source(software)}).",
         algorithm="" if library is None else library.algorithm,
         seconds=reckoned,
-        library_seconds=reckoned,
+        builtin_seconds=reckoned,
         links=(),
     )
 
@@ -179,7 +179,7 @@ def _taken(bare: GradientRoute, ours: Offer, theirs: float | None, software: Sof
         pieces=ours.pieces,
         piece_bytes=max(1, round(bare.nbytes / bare.buckets * largest / ours.pieces)),
         seconds=seconds,
-        library_seconds=theirs,
+        builtin_seconds=theirs,
         fingerprint=fingerprint(schedule).hex(),
     )
 

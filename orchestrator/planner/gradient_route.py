@@ -29,7 +29,7 @@ class GradientRoute:
         buckets: that DistributedDataParallel sends the gradients of a step in, as the estimate counts them.
         nbytes: of the gradients of a step.
         seconds: predicted for a step's gradients by this route; None where nothing was reckoned.
-        library_seconds: the same for torch's own all-reduce.
+        builtin_seconds: the same for torch's own all-reduce.
         links: measured rates that the schedule was built with, sorted by both ends.
         host_copy_bytes_per_second: measured, what a CPU rank moves through its host's memory; None: a prior.
         fingerprint: of the schedule, in hex; empty for the library.
@@ -43,7 +43,7 @@ class GradientRoute:
     buckets: int = 0
     nbytes: int = 0
     seconds: float | None = None
-    library_seconds: float | None = None
+    builtin_seconds: float | None = None
     links: tuple[LinkRate, ...] = ()
     host_copy_bytes_per_second: float | None = None
     fingerprint: str = ""

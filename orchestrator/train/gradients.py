@@ -63,7 +63,7 @@ class GradientSum:
             "why": self.why,
             "gradient_bytes": self.route.nbytes or None,
             "predicted_seconds": self.route.seconds if is_followed else None,
-            "predicted_library_seconds": self.route.library_seconds,
+            "predicted_builtin_seconds": self.route.builtin_seconds,
             "measured_seconds": measured,
             "buffer_bytes": executor.pool_bytes if executor is not None else 0,
         }

@@ -136,8 +136,8 @@ def test_auto_takes_the_executor_where_it_was_measured_to_be_faster() -> None:
     route = route_of(planned(machine, Wanted.auto, calibration(machine), devices=4))
     assert route.runner is Runner.executor
     assert route.seconds is not None
-    assert route.library_seconds is not None
-    assert route.seconds * 1.15 < route.library_seconds
+    assert route.builtin_seconds is not None
+    assert route.seconds * 1.15 < route.builtin_seconds
     # Every byte must leave a host and enter the other at least once over its port.
     assert route.seconds > route.nbytes / 20e6
     assert "measured 2026-11-30" in route.why
@@ -148,7 +148,7 @@ def test_auto_stays_with_the_library_where_both_take_as_long() -> None:
     machine = hosts(1)
     route = route_of(planned(machine, Wanted.auto, calibration(machine), devices=2, rank=1))
     assert route.runner is Runner.builtin
-    assert route.seconds == route.library_seconds
+    assert route.seconds == route.builtin_seconds
     assert "would take" in route.why
 
 
@@ -214,7 +214,7 @@ def test_plan_json_keeps_it_and_the_text_says_why() -> None:
     assert route_of(again).links
     saved = json.loads(dumps(plan))["chosen"]["strategy"]["gradient_route"]
     assert saved["runner"] == "executor"
-    assert {"algorithm", "pieces", "seconds", "library_seconds", "why"} <= set(saved)
+    assert {"algorithm", "pieces", "seconds", "builtin_seconds", "why"} <= set(saved)
     assert [line.strip() for line in explain(plan).splitlines()].count(route_of(plan).why) == 1
 
 
