@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -20,6 +22,7 @@ from orchestrator.measure.parts import Part
 _PACKAGES: Final = Path(__file__).resolve().parents[2]
 _START_SECONDS: Final = 120.0  # libraries are loaded from disk, CUDA is started
 _LAST_WORDS: Final = 300
+_WAIT_SECONDS: Final = 0.2
 
 Say = Callable[[str], None]
 
@@ -53,6 +56,22 @@ class Outcome:
     measured: Mapping[str, tuple[Measured, ...]]
     failed: Mapping[str, str]
     versions: Mapping[str, str]
+
+
+class _Process:
+    """A measuring process, and a thread that collects its lines; an empty one is the end."""
+
+    def __init__(self, child: subprocess.Popen[str]) -> None:
+        self.child = child
+        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.child.stdout is not None  # noqa: S101 - a pipe was asked for
+        with self.child.stdout as lines:
+            for line in lines:
+                self.lines.put(line)
+        self.lines.put("")
 
 
 class _LostError(Exception):
@@ -100,10 +119,11 @@ def _place(crew: Crew) -> str:
     return f"{crew.device_name} ({ranks}, {crew.threads} thread{'s' if crew.threads > 1 else ''} each)"
 
 
-@contextmanager
-def _started(crew: Crew, errors: IO[str], python: str) -> Iterator[list[subprocess.Popen[str]]]:
+@contextlib.contextmanager
+def _started(crew: Crew, errors: IO[str], python: str) -> Iterator[list[_Process]]:
     """The processes; none of them outlives this."""
-    running: list[subprocess.Popen[str]] = []
+    children: list[subprocess.Popen[str]] = []
+    running: list[_Process] = []
     try:
         for rank in range(crew.ranks):
             request = {
@@ -114,7 +134,7 @@ def _started(crew: Crew, errors: IO[str], python: str) -> Iterator[list[subproce
                 "ranks": crew.ranks,
             }
             command = [python, "-m", crew.module, json.dumps(request)]
-            running.append(
+            children.append(
                 subprocess.Popen(  # noqa: S603 - our own interpreter and modules
                     command,
                     stdin=subprocess.PIPE,
@@ -124,13 +144,16 @@ def _started(crew: Crew, errors: IO[str], python: str) -> Iterator[list[subproce
                     env=_environment(crew),
                 )
             )
+            running.append(_Process(children[-1]))
         yield running
     finally:
-        for process in running:
-            process.kill()
-        for process in running:
-            with process:  # closes the pipes and waits
-                pass
+        for child in children:
+            child.kill()
+        for child in children:
+            assert child.stdin is not None  # noqa: S101 - a pipe was asked for
+            with contextlib.suppress(OSError):  # what it did not take is lost with it
+                child.stdin.close()
+            child.wait()
 
 
 def _environment(crew: Crew) -> dict[str, str]:
@@ -145,7 +168,7 @@ def _environment(crew: Crew) -> dict[str, str]:
     return environment
 
 
-def _part(running: Sequence[subprocess.Popen[str]], part: Part) -> list[dict[str, Any]]:
+def _part(running: Sequence[_Process], part: Part) -> list[dict[str, Any]]:
     """What each process tells of one part, begun by all at the same time."""
     for process in running:
         _answer(process, _START_SECONDS, running)
@@ -154,35 +177,35 @@ def _part(running: Sequence[subprocess.Popen[str]], part: Part) -> list[dict[str
     return [_answer(process, part.seconds, running) for process in running]
 
 
-def _go(process: subprocess.Popen[str]) -> None:
+def _go(process: _Process) -> None:
     try:
-        assert process.stdin is not None  # noqa: S101 - a pipe was asked for
-        process.stdin.write("go\n")
-        process.stdin.flush()
+        assert process.child.stdin is not None  # noqa: S101 - a pipe was asked for
+        process.child.stdin.write("go\n")
+        process.child.stdin.flush()
     except OSError as error:
         raise _LostError("the measuring process ended") from error
 
 
-def _answer(process: subprocess.Popen[str], seconds: float, running: Sequence[subprocess.Popen[str]]) -> dict[str, Any]:
-    """The next line of a process; all are ended when it does not come in time."""
-    late = threading.Event()
+def _answer(process: _Process, seconds: float, running: Sequence[_Process]) -> dict[str, Any]:
+    """The next line of a process; all are ended when it does not come in time.
 
-    def end() -> None:
-        late.set()
+    The wait is one of short ones: a signal that another thread took is heeded after the one under way.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            line = process.lines.get(timeout=_WAIT_SECONDS)
+            break
+        except queue.Empty:
+            if time.monotonic() < end:
+                continue
         for each in running:
-            each.kill()
-
-    timer = threading.Timer(seconds, end)
-    timer.start()
-    try:
-        assert process.stdout is not None  # noqa: S101 - a pipe was asked for
-        line = process.stdout.readline()
-        if not line.endswith("\n"):
-            raise _LostError(f"no answer within {seconds:.0f} s" if late.is_set() else "the measuring process ended")
-        body: dict[str, Any] = json.loads(line)
-        return body
-    finally:
-        timer.cancel()
+            each.child.kill()
+        raise _LostError(f"no answer within {seconds:.0f} s")
+    if not line.endswith("\n"):
+        raise _LostError("the measuring process ended")
+    body: dict[str, Any] = json.loads(line)
+    return body
 
 
 def _last_line(errors: IO[str]) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import psutil
 import pytest
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+_TGKILL = 234  # x86-64's number of the call that sends a signal to one thread
 
 
 def command(*arguments: str) -> list[str]:
@@ -112,8 +116,28 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+def to_process(pid: int) -> None:
+    os.kill(pid, signal.SIGINT)
+
+
+def to_another_thread(pid: int) -> None:
+    """As a kernel may deliver it, when the first thread is busy."""
+    others = [thread.id for thread in psutil.Process(pid).threads() if thread.id != pid]
+    assert ctypes.CDLL(None).syscall(_TGKILL, pid, others[-1], signal.SIGINT) == 0
+
+
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "interrupt",
+    [
+        to_process,
+        pytest.param(
+            to_another_thread,
+            marks=pytest.mark.skipif(platform.machine() != "x86_64", reason="the call's number is x86-64's"),
+        ),
+    ],
+)
+def test_an_interrupt_leaves_nothing(tmp_path: Path, interrupt: Callable[[int], None]) -> None:
     bench = subprocess.Popen(
         command("bench", "bench.only=gemm", "save=c.json"),
         cwd=tmp_path,
@@ -127,8 +151,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
         assert bench.stderr.readline().startswith("bench: gemm")
         children = psutil.Process(bench.pid).children(recursive=True)
         assert children
-        bench.send_signal(signal.SIGINT)
-        assert bench.wait(30) == 130
+        interrupt(bench.pid)
+        assert bench.wait(10) == 130
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
