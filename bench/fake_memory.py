@@ -1,11 +1,11 @@
 """The fast memory formula against the real model on tensors without storage: peak bytes of one training step.
 
-    python bench/fake_memory.py [--quick | --windows] [--layers N] [--stack trl|hf_plain] [--show] [MODEL...]
+    python bench/fake_memory.py [--quick | --windows | --half] [--layers N] [--stack trl|hf_plain] [--show] [MODEL...]
 
 The second estimate runs transformers' own modules with PEFT's adapters and bitsandbytes' layers on fake tensors
 (`orchestrator.simulate`), forward, backward and update, and counts live storages. Neither weights nor a GPU are
-needed. `--windows` tries rows below, at and above the sliding window of some models. `--layers` cuts the models,
-`--show` lists what is live at the peak.
+needed. `--windows` tries rows below, at and above the sliding window of some models, `--half` recomputes half of the
+layers. `--layers` cuts the models, `--show` lists what is live at the peak.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ MODELS = (
     "falcon-40b",
     "gpt2",
 )
+HALVED = ("llama-3-8b", "gemma-2-9b", "qwen3-30b-a3b", "phi-2", "falcon-7b")
 WINDOWED = ("mistral-7b", "phi-3-mini", "gemma-3-1b", "starcoder2-7b", "olmo-3-7b")
 LONG = 1024  # tokens of a window from which activations are checkpointed
 STACKS = ("trl", "hf_plain")
@@ -100,12 +101,14 @@ class Shape:
     accumulation: int
     masked: bool = False
     attention_only: bool = False
+    half: bool = False
 
     def __str__(self) -> str:
         """Short, for a table."""
         mask = " masked" if self.masked else ""
         where = " attention" if self.attention_only else ""
-        return f"{self.micro}x{self.tokens}{mask} r{self.rank}{where} {self.checkpointing} /{self.accumulation}"
+        half = " of half" if self.half else ""
+        return f"{self.micro}x{self.tokens}{mask} r{self.rank}{where} {self.checkpointing}{half} /{self.accumulation}"
 
 
 SHAPES = (
@@ -114,12 +117,20 @@ SHAPES = (
     Shape(micro=2, tokens=2048, rank=8, checkpointing="selective", accumulation=2, masked=True),
     Shape(micro=4, tokens=512, rank=32, checkpointing="none", accumulation=2, attention_only=True),
 )
+HALF_SHAPES = (
+    Shape(micro=4, tokens=1024, rank=64, checkpointing="full", accumulation=1, half=True),
+    Shape(micro=2, tokens=2048, rank=8, checkpointing="selective", accumulation=2, half=True),
+    Shape(micro=2, tokens=1024, rank=16, checkpointing="full", accumulation=4, half=True, masked=True),
+)
 QUICK = (
     ("llama-3-8b", SHAPES[0], "trl"),
     ("qwen2.5-7b", SHAPES[1], "trl"),
     ("phi-2", SHAPES[2], "trl"),
     ("llama-2-7b", SHAPES[1], "hf_plain"),
     ("qwen3-8b", SHAPES[0], "hf_plain"),
+    ("llama-3-8b", HALF_SHAPES[0], "trl"),
+    ("gemma-2-9b", HALF_SHAPES[1], "hf_plain"),
+    ("qwen3-30b-a3b", HALF_SHAPES[2], "trl"),
 )
 QUICK_LAYERS = 4
 
@@ -157,10 +168,21 @@ def compare(name: str, shape: Shape, stack: str, layers: int | None = None) -> C
         adapter_dtype=adapters,
         attention=attention,
         layers=layers,
+        recomputed=_half(config, layers) if shape.half else None,
         targets=_attention(name, config) if shape.attention_only else ("all-linear",),
     )
     formula = estimate_memory(setting_of(name, case)).train
     return Compared(model=name, shape=shape, stack=stack, simulated=simulate(case), formula=formula)
+
+
+def _half(config: dict[str, Any], layers: int | None) -> int:
+    """Half of the layers that are simulated."""
+    return (layers or int(config[_layers_key(config)])) // 2
+
+
+def _layers_key(config: dict[str, Any]) -> str:
+    known = ("num_hidden_layers", "n_layer", "n_layers")
+    return next((key for key in known if key in config), known[0])
 
 
 def _attention(name: str, config: dict[str, Any]) -> tuple[str, ...]:
@@ -187,8 +209,7 @@ def setting_of(name: str, case: Case) -> Setting:
     """What the formula is asked: the same case."""
     config: dict[str, Any] = dict(case.model)
     if case.layers is not None:
-        key = next((x for x in ("num_hidden_layers", "n_layer", "n_layers") if x in config), "num_hidden_layers")
-        config[key] = case.layers
+        config[_layers_key(config)] = case.layers
     model = shape_from_config(name, config)
     return Setting(
         model=model,
@@ -207,6 +228,7 @@ def setting_of(name: str, case: Case) -> Setting:
         load_dtype=case.load_dtype,
         adapter_dtype=case.adapter_dtype,
         checkpointing=Checkpointing(case.checkpointing),
+        recomputed_layers=case.recomputed,
         optimizer=Optimizer.adamw,
         allocator="",
         eager_attention=case.attention == "eager",
@@ -245,6 +267,7 @@ def main() -> int:
     parser.add_argument("--stack", choices=STACKS)
     parser.add_argument("--shape", type=int, action="append", choices=range(len(SHAPES)))
     parser.add_argument("--windows", action="store_true")
+    parser.add_argument("--half", action="store_true")
     parser.add_argument("--show", action="store_true")
     parser.add_argument("models", nargs="*")
     arguments = parser.parse_args()
@@ -255,6 +278,8 @@ def main() -> int:
         cases = [
             (x, shape, stack) for x in arguments.models or WINDOWED for shape in window_shapes(x) for stack in stacks
         ]
+    if arguments.half:
+        cases = [(x, shape, stack) for x in arguments.models or HALVED for shape in HALF_SHAPES for stack in stacks]
     layers = arguments.layers
     if arguments.quick:
         cases, layers = list(QUICK), QUICK_LAYERS

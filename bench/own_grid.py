@@ -16,6 +16,7 @@ _ACCUMULATION: Final = 2
 DDP: Final = "engine=ddp"
 _OFFLOADS: Final = (("none", "none"), ("none", "cpu"), ("cpu", "cpu"))
 _NF4: Final = "base=nf4"
+_HALF: Final = "checkpointing_layers=1"  # of two
 _CHECKPOINTING: Final = ("checkpointing=full", "checkpointing=none")
 
 
@@ -48,6 +49,8 @@ def grid() -> list[str]:
         f"devices=2 {DDP} {_NF4} base.double_quant=false checkpointing=full",
         *(f"devices=2 {DDP} {_NF4} checkpointing=full optimizer={x}" for x in ("adamw_8bit", "paged_adamw_8bit")),
         f"devices=2 {DDP} {_NF4} checkpointing=full precision=bf16",
+        *(f"devices=2 {DDP} {_NF4} checkpointing={how} {_HALF}" for how in ("full", "selective")),
+        *(f"devices=2 {zero3(*offload)} {_NF4} checkpointing=full {_HALF}" for offload in _OFFLOADS[::2]),
         f"{whole} {_NF4} base.double_quant=false checkpointing=full",
         f"{whole} {_NF4} checkpointing=full engine.param_persistence_threshold=2048",
         f"{whole} {_NF4} checkpointing=full engine.max_live_parameters=1000000",

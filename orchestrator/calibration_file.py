@@ -11,12 +11,28 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from orchestrator.errors import Problem, UserError
 
 SCHEMA: Final = 1
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+# What no machine reaches, or is no machine: least and most of each unit. The fastest memory, link and chip there are
+# stand below the most by a factor of a hundred or more.
+_PLAUSIBLE: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
+    {
+        "bytes/s": (1.0, 1e16),
+        "FLOP/s": (1.0, 1e19),
+        "weights/s": (1.0, 1e16),
+        "s": (1e-12, 1e6),
+        "share": (1e-6, 1e2),
+        "bytes": (1.0, 1e15),
+        "bytes a piece": (1.0, 1e15),
+    }
+)
+_ANY_UNIT: Final = (1e-15, 1e21)
+_MOST_SPREAD: Final = 1e3  # a thousand times the value
 _AGAIN: Final = "Measure again with `trainmaster bench`, or give another file"
 
 
@@ -259,19 +275,31 @@ def _item(item: object, path: str) -> Measured:
         raise _OddError(path, f"found {_shown(item)}, not an object")
     prefix = f"{path}."
     try:
-        return Measured(
-            name=_text(item, "name", prefix),
-            value=_number(item, "value", prefix),
-            unit=_text(item, "unit", prefix),
-            repeats=_count(item, "repeats", prefix),
-            spread=_number(item, "spread", prefix),
-            how=_text(item, "how", prefix),
-            device=_text(item, "device", prefix) if "device" in item else "",
+        return _plausible(
+            Measured(
+                name=_text(item, "name", prefix),
+                value=_number(item, "value", prefix),
+                unit=_text(item, "unit", prefix),
+                repeats=_count(item, "repeats", prefix),
+                spread=_number(item, "spread", prefix),
+                how=_text(item, "how", prefix),
+                device=_text(item, "device", prefix) if "device" in item else "",
+            )
         )
     except _OddError:
         raise
     except ValueError as error:
         raise _OddError(path, str(error)) from error
+
+
+def _plausible(item: Measured) -> Measured:
+    """Refuse what a damaged or invented file may say, since a plan would be built on it."""
+    least, most = _PLAUSIBLE.get(item.unit, _ANY_UNIT)
+    if not least <= item.value <= most:
+        raise ValueError(f"{item.name} is {item.value:g} {item.unit}, which no machine reaches ({least:g} to {most:g})")
+    if item.spread > _MOST_SPREAD:
+        raise ValueError(f"{item.name} has a spread of {item.spread:g} times its value")
+    return item
 
 
 def _text(body: Mapping[str, Any], key: str, prefix: str) -> str:

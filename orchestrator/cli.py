@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ExitCode, UserError
-from orchestrator.outputs import check_can_save, write_whole
+from orchestrator.outputs import check_can_save, write_and_say, write_whole
 
 if TYPE_CHECKING:
     from orchestrator.config import RunConfig
@@ -163,7 +163,7 @@ def _emit(config: RunConfig, body: dict[str, Any], text: str) -> None:
     """Print a result once, in the format asked for, and save it where asked."""
     document = json.dumps(body, indent=2) + "\n"
     if config.save:
-        write_whole(Path(config.save), document, "save")
+        write_and_say(Path(config.save), document, "save")
     print(document if _is_json(config) else text, end="")
 
 
@@ -172,7 +172,7 @@ def _probe(config: RunConfig) -> int:
 
     shown = probe(config)
     for key, path, text in shown.files:
-        write_whole(Path(path), text, key)
+        write_and_say(Path(path), text, key)
     print(shown.json if _is_json(config) else shown.text, end="")
     return 0
 
@@ -182,7 +182,7 @@ def _route(config: RunConfig) -> int:
 
     shown = route(config)
     for key, path, text in shown.files:
-        write_whole(Path(path), text, key)
+        write_and_say(Path(path), text, key)
     _emit(config, shown.body, shown.text)
     return 0
 
@@ -267,7 +267,7 @@ def _draw(config: RunConfig, inputs: Any, plan: Any) -> None:  # noqa: ANN401 - 
         raise UserError(Problem(where="picture", found=found, remedy="Pictures are SVG: give a name in .svg."))
     view = view_of(Asked(config=config, topology=inputs.topology, model=inputs.model, data=inputs.data))
     if view is not None:
-        write_whole(Path(config.picture), plan_svg(plan, view), "picture")
+        write_and_say(Path(config.picture), plan_svg(plan, view), "picture")
 
 
 def _compare(trials: Sequence[Any], folder: Path) -> None:

@@ -62,6 +62,33 @@ class GradientRoute(Enum):
     executor = "executor"
 
 
+class Compress(Enum):
+    """Whether gradients travel sparse."""
+
+    auto = "auto"
+    none = "none"
+    topk = "topk"
+
+
+class CompressValues(Enum):
+    """How the kept values of a chunk travel."""
+
+    bf16 = "bf16"
+    int8 = "int8"
+    int4 = "int4"
+    fp32 = "fp32"
+
+
+class CompressExchange(Enum):
+    """How sparse gradients are summed over the ranks."""
+
+    auto = "auto"
+    gather = "gather"
+    split = "split"
+    hierarchical = "hierarchical"
+    threshold = "threshold"
+
+
 class NetworkKind(Enum):
     """Shape of the network between hosts."""
 
@@ -281,9 +308,18 @@ class EvalConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressConfig:
-    """Gradient compression."""
+    """Gradient compression under ddp.
 
-    name: NoneOnly = NoneOnly.none
+    `density` is the part of each chunk's elements that travels. The first `warmup_fraction` of the steps, at most
+    `max_warmup_steps`, stay dense.
+    """
+
+    name: Compress = Compress.auto
+    density: float = 0.01
+    values: CompressValues = CompressValues.int8
+    exchange: CompressExchange = CompressExchange.auto
+    warmup_fraction: float = 0.1
+    max_warmup_steps: int = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,6 +379,7 @@ class NetworkConfig:
 class RunConfig:
     """Everything one verb needs. `devices` 0 uses all; `allocator` empty lets the planner choose.
 
+    `checkpointing_layers` recomputes the first ones alone; None: all, or with checkpointing=auto what memory asks for.
     `calibration` is a file of `bench`, `auto` (the stored one of this machine, if there is one) or `none` (tables).
     """
 
@@ -362,6 +399,7 @@ class RunConfig:
     eval: EvalConfig = field(default_factory=EvalConfig)
     precision: Precision = Precision.auto
     checkpointing: Checkpointing = Checkpointing.auto
+    checkpointing_layers: int | None = None
     stack: Stack = Stack.trl
     devices: int = 0
     nodes: int = 1

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 from orchestrator.config import (
     Backend,
+    Checkpointing,
+    Compress,
+    CompressExchange,
     Engine,
     Offload,
     Optimizer,
@@ -31,6 +34,7 @@ def _check_ranges(config: RunConfig) -> Iterator[Problem]:
     least_one = {
         "adapter.rank": config.adapter.rank,
         "batch.global": config.batch.global_,
+        "checkpointing_layers": 1 if config.checkpointing_layers is None else config.checkpointing_layers,
         "batch.micro": 1 if config.batch.micro is None else config.batch.micro,
         "data.seq_len": 8 if config.data.seq_len is None else config.data.seq_len,
         "nodes": config.nodes,
@@ -43,6 +47,7 @@ def _check_ranges(config: RunConfig) -> Iterator[Problem]:
         "data.max_eval_rows": config.data.max_eval_rows,
         "batch.max_steps": config.batch.max_steps,
         "checkpoint.every": config.checkpoint.every,
+        "compress.max_warmup_steps": config.compress.max_warmup_steps,
         "eval.every": config.eval.every,
         "optimizer.weight_decay": config.optimizer.weight_decay,
         "optimizer.max_grad_norm": config.optimizer.max_grad_norm,
@@ -62,6 +67,7 @@ def _check_ranges(config: RunConfig) -> Iterator[Problem]:
         "data.eval_fraction": config.data.eval_fraction,
         "adapter.dropout": config.adapter.dropout,
         "optimizer.warmup_fraction": config.optimizer.warmup_fraction,
+        "compress.warmup_fraction": config.compress.warmup_fraction,
         "optimizer.beta1": config.optimizer.beta1,
         "optimizer.beta2": config.optimizer.beta2,
     }
@@ -77,6 +83,8 @@ def _check_ranges(config: RunConfig) -> Iterator[Problem]:
     for where, value in fractions.items():
         if not 0 <= value < 1:
             yield _out_of_range(where, value, "Give a number from 0 up to, not including, 1.")
+    if not 0 < config.compress.density <= 1:
+        yield _out_of_range("compress.density", config.compress.density, "Give a number above 0 and at most 1.")
 
 
 def _out_of_range(where: str, value: float, remedy: str) -> Problem:
@@ -139,7 +147,31 @@ def _check_combinations(config: RunConfig) -> Iterator[Problem]:
             found="packed rows already fill the block",
             remedy="Set one of data.packing=true and data.padding=static.",
         )
+    if config.checkpointing_layers is not None and config.checkpointing is Checkpointing.none:
+        yield Problem(
+            where="checkpointing_layers",
+            found=f"found {config.checkpointing_layers}, but checkpointing=none recomputes no layer",
+            remedy="Use checkpointing=full, selective or auto, or leave checkpointing_layers on auto.",
+        )
+    yield from _check_compress(config)
     yield from _check_zero3(config)
+
+
+def _check_compress(config: RunConfig) -> Iterator[Problem]:
+    if config.compress.name is not Compress.topk:
+        return
+    if config.devices == 1 or config.launch.backend is Backend.local:
+        yield Problem(
+            where="compress",
+            found="compress=topk with one rank, which sends no gradients",
+            remedy="Use compress=none, or more than one rank.",
+        )
+    if config.compress.exchange is CompressExchange.gather and config.compress.density >= 1:
+        yield Problem(
+            where="compress.exchange",
+            found="compress.exchange=gather with compress.density=1 sends every gradient to every rank",
+            remedy="Use compress.exchange=split, or a lower density.",
+        )
 
 
 def _check_zero3(config: RunConfig) -> Iterator[Problem]:

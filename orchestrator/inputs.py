@@ -16,24 +16,21 @@ from typing import TypeVar
 from orchestrator.calibration_store import AUTO, NONE
 from orchestrator.config import DataConfig, Engine, Offload, RunConfig
 from orchestrator.config import Shape as ConfigShape
-from orchestrator.dataset.disk import exists, expanded, is_folder, names_in, reading
+from orchestrator.dataset.disk import exists, expanded, is_folder, reading
 from orchestrator.dataset.messages import Shape
 from orchestrator.dataset.samples import DataSource, load_samples
 from orchestrator.errors import Problem, UserError
 from orchestrator.machine import machine_to_plan_for
 from orchestrator.workload.batch import DataStats
-from orchestrator.workload.files import hub_cache_dir, is_hub_id, require_folder, resolve
+from orchestrator.workload.files import hub_cache_dir, is_hub_id, nearest_folders, require_folder, resolve
 from orchestrator.workload.headers import Uncountable, load_shape
 from orchestrator.workload.lengths import data_stats
+from orchestrator.workload.missing import missing_files
 from orchestrator.workload.model import ModelShape
-from orchestrator.workload.named import find_preset, preset_shape
+from orchestrator.workload.named import find_preset, nearest_presets, preset_shape
+from orchestrator.workload.positions import has_table
 from orchestrator.workload.shape_codec import shape_from_json
 from topology.model import Topology
-
-_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
-_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
-_MAX_NAMES = 5
 
 _T = TypeVar("_T")
 
@@ -98,19 +95,38 @@ def _model(config: RunConfig, *, download: bool, by_name: bool) -> tuple[Path | 
     # A bare name has become a path in the working directory.
     name = path if is_hub_id(path) else Path(path).name
     if by_name and here is None and find_preset(name):
-        return None, _checked(preset_shape(name), config)
-    folder = model_folder(config, download=download)
+        shape = _checked(preset_shape(name), config)
+        check_length(config, shape)
+        return None, shape
+    try:
+        folder = model_folder(config, download=download)
+    except UserError as error:
+        hint = _meant(path, name, by_name=by_name) if here is None else ""
+        raise UserError(*(replace(x, remedy=x.remedy + hint) for x in error.problems)) from error
     problems: list[Problem] = []
-    model = _tried(lambda: _checked(_shape(folder, config), config), problems)
-    _tried(lambda: check_model(config, model, folder), problems)
+    missing = missing_files(folder)
+    by_config = by_name and bool(missing.weights)
+    model = _tried(lambda: _checked(_shape(folder, config, without_weights=by_config), config), problems)
+    if not by_name:
+        problems.extend(missing.problems)
+    _tried(lambda: check_length(config, model), problems)
     if problems or model is None:
         raise UserError(*problems)
-    return folder, model
+    return folder, replace(model, notes=(*model.notes, *missing.notes(model.dtype))) if by_name else model
 
 
-def _shape(folder: Path, config: RunConfig) -> ModelShape:
+def _meant(path: str, name: str, *, by_name: bool) -> str:
+    """What a name that is not here may stand for; starts with a space, or is empty."""
+    preset = find_preset(name)
+    if preset is not None:
+        return f" (plan and estimate know {preset.id} by name, a run needs its files: hf download {preset.id}.)"
+    near = [*nearest_folders(path), *(nearest_presets(name) if by_name else ())]
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _shape(folder: Path, config: RunConfig, *, without_weights: bool) -> ModelShape:
     try:
-        return load_shape(folder, config.model.path)
+        return load_shape(folder, config.model.path, without_weights=without_weights)
     except Uncountable:
         command = [sys.executable, "-m", "orchestrator.workload.meta", str(folder), "--name", config.model.path]
         command += ["--trust-remote-code"] if config.model.trust_remote_code else []
@@ -219,45 +235,21 @@ def data_source(data: DataConfig, seed: int) -> DataSource:
     )
 
 
-def check_model(config: RunConfig, model: ModelShape | None, folder: Path) -> None:
-    """Check what a rank would only find out after loading libraries.
-
-    Args:
-        config: what the user asked for.
-        model: its shape, if it could be read.
-        folder: of the model.
+def check_length(config: RunConfig, model: ModelShape | None) -> None:
+    """Check that rows are no longer than a model takes that looks its positions up; others are warned about.
 
     Raises:
-        UserError: no weights, no tokenizer, or rows longer than the model can take.
+        UserError: they are.
     """
-    problems = []
-    names = names_in(folder)
-    if not {*_SAFETENSORS, *_PICKLES}.intersection(names):
-        others = [name for name in names if name.endswith((".safetensors", ".bin"))]
-        more = f" and {len(others) - _MAX_NAMES} more" if len(others) > _MAX_NAMES else ""
-        seen = ", ".join(others[:_MAX_NAMES]) + more if others else "no other weights"
-        problems.append(
-            Problem(
-                where=str(folder),
-                found=f"none of {', '.join((*_SAFETENSORS, *_PICKLES))}; found {seen}",
-                remedy="Download the model again, or save it with save_pretrained.",
-            )
-        )
-    if not set(_TOKENIZERS).intersection(names):
-        problems.append(
-            Problem(where=str(folder), found="no tokenizer.json", remedy="Save the tokenizer beside the model.")
-        )
     seq_len = config.data.seq_len
-    if seq_len and model is not None and 0 < model.max_positions < seq_len:
-        problems.append(
+    if seq_len and model is not None and has_table(model.architecture) and 0 < model.max_positions < seq_len:
+        raise UserError(
             Problem(
                 where="data.seq_len",
                 found=f"found {seq_len}, the model takes at most {model.max_positions} positions",
                 remedy=f"Use data.seq_len={model.max_positions} or less.",
             )
         )
-    if problems:
-        raise UserError(*problems)
 
 
 def check_nvme(config: RunConfig) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,26 @@ def _is_writable(path: Path) -> bool:
     folder = next(parent for parent in path.parents if parent.exists())
     target = path if path.exists() else folder
     return not path.is_dir() and folder.is_dir() and os.access(target, os.W_OK) and not str(folder).startswith("/proc")
+
+
+def write_and_say(path: Path, text: str, key: str) -> None:
+    """Write a file as `write_whole`, and tell on stderr where it is and which folder was made for it.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    made = _missing_folder(path)
+    write_whole(path, text, key)
+    if path.is_file():  # not a pipe or a terminal
+        print(f"{key}: wrote {path}{f' (new folder {made})' if made else ''}", file=sys.stderr)
+
+
+def _missing_folder(path: Path) -> Path | None:
+    """The outermost of the folders on the way to a file that does not exist yet."""
+    with contextlib.suppress(OSError):  # writing tells what is wrong
+        missing = [parent for parent in path.parents if not parent.exists()]
+        return missing[-1] if missing else None
+    return None
 
 
 def write_whole(path: Path, text: str, key: str) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+# Each names a file that NCCL reads; one that is not there it passes over or fails on, by version.
+FILES: Final = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_TUNER_CONFIG_FILE", "NCCL_CONF_FILE")
 SHELL: Final = "environment"
 PREFIXES: Final = ("NCCL_", "GLOO_", "TORCH_NCCL_", "FI_")
 NAMES: Final = frozenset({"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING"})
@@ -41,12 +43,14 @@ class UserEnvironment:
         host: name of the host that the following was read on; empty: not read.
         interfaces: in the kernel's order.
         host_addresses: what the host's own name resolves to.
+        absent: names of the settings that mean a file which this host does not have, or not for this user.
     """
 
     settings: tuple[Setting, ...] = ()
     host: str = ""
     interfaces: tuple[Interface, ...] = ()
     host_addresses: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
 
     def get(self, name: str) -> Setting | None:
         """The setting that ranks will see. An empty value is the user's too: it keeps a variable unset."""

@@ -13,6 +13,7 @@ from orchestrator.environment.given import Setting, UserEnvironment
 from orchestrator.environment.policy import RULES
 
 _LEVELS: Final = ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS")
+_MOST_NAMES: Final = 8  # a message lists
 _GLOBAL: Final = ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_BUFFSIZE")
 
 
@@ -38,9 +39,11 @@ def harms(environment: UserEnvironment, *, ports: Sequence[str] = ()) -> tuple[H
     interfaces = [each.name for each in environment.interfaces]
     checks: dict[str, Callable[[str], Iterable[str]]] = {
         **_CHECKS,
-        "NCCL_IB_HCA": partial(_prefixes, known=[port.partition(":")[0] for port in ports]),
-        "NCCL_SOCKET_IFNAME": partial(_prefixes, known=interfaces),
+        "NCCL_IB_HCA": partial(_names, known=[port.partition(":")[0] for port in ports], what="port"),
+        "NCCL_SOCKET_IFNAME": partial(_names, known=interfaces, what="interface that runs"),
     }
+    for name in environment.absent:
+        checks[name] = partial(_with_absent_file, also=checks.get(name))
     return tuple(
         Harm(setting=setting, reason=reason)
         for setting in environment.effective
@@ -82,6 +85,27 @@ def _peer_level(value: str) -> Iterable[str]:
         yield RULES["NCCL_P2P_DISABLE"].reason
     elif value.strip().upper() in {"SYS", "PHB", "3", "4", "5"}:
         yield RULES["NCCL_P2P_LEVEL"].reason
+
+
+def _with_absent_file(value: str, *, also: Callable[[str], Iterable[str]] | None) -> Iterable[str]:
+    yield f"there is no file {value} that this user can read here: NCCL would go without it, or fail"
+    yield from () if also is None else also(value)
+
+
+def _names(value: str, *, known: Sequence[str], what: str) -> Iterable[str]:
+    """Names that match nothing of the machine's, as far as that is known; and names that match too much."""
+    text = value.strip()
+    if known and not text.startswith("^"):
+        is_exact = text.startswith("=")
+        wanted = [entry.partition(":")[0] for entry in text.removeprefix("=").split(",")]
+        lost = [x for x in wanted if not any(y == x if is_exact else y.startswith(x) for y in known)]
+        shown = list(dict.fromkeys(known))
+        there = ", ".join(shown[:_MOST_NAMES]) + (" and more" if len(shown) > _MOST_NAMES else "")
+        if len(lost) == len(wanted):
+            yield f"no {what} of this machine is called so (it has {there}): NCCL finds none and uses what is left"
+        elif lost:
+            yield f"no {what} of this machine is called {' or '.join(lost)} (it has {there})"
+    yield from _prefixes(value, known=known)
 
 
 def _prefixes(value: str, *, known: Sequence[str]) -> Iterable[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import pwd
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import psutil
 
 from orchestrator.environment.given import (
+    FILES,
     SHELL,
     Interface,
     Setting,
@@ -45,10 +46,22 @@ def read_user_environment(
     user = Path(named) if named else None if folder is None else folder / ".nccl.conf"
     files = [parse_conf(_text(path), str(path)) for path in (user, etc) if path is not None]
     settings = joined(own, *files)
+    absent = _absent(settings)
     if not network:
-        return UserEnvironment(settings=settings)
+        return UserEnvironment(settings=settings, absent=absent)
     host = socket.gethostname()
-    return UserEnvironment(settings=settings, host=host, interfaces=_interfaces(), host_addresses=_resolved(host))
+    return UserEnvironment(
+        settings=settings, absent=absent, host=host, interfaces=_interfaces(), host_addresses=_resolved(host)
+    )
+
+
+def _absent(settings: Sequence[Setting]) -> tuple[str, ...]:
+    """Settings whose file cannot be read here; NCCL opens them from the ranks' working directory."""
+    first: dict[str, Setting] = {}
+    for setting in settings:
+        first.setdefault(setting.name, setting)
+    named = [first[name] for name in FILES if name in first and first[name].value]
+    return tuple(setting.name for setting in named if not os.access(setting.value, os.R_OK))
 
 
 def _home() -> Path | None:

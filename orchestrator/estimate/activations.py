@@ -23,6 +23,7 @@ from orchestrator.estimate.experts import (
 )
 from orchestrator.estimate.layers import Input, input_of
 from orchestrator.estimate.masks import masked_layers
+from orchestrator.estimate.recomputed import recomputed_share
 from orchestrator.estimate.scores import scores_of
 from orchestrator.estimate.setting import Setting
 
@@ -146,17 +147,20 @@ def _extra(setting: Setting, *, masked: bool) -> float:
 
 
 def kept_bytes_per_token(setting: Setting) -> float:
-    """Bytes per token and layer that live from the forward to the backward pass."""
-    stream = float(output_bytes(setting, block_of(setting)) * setting.model.hidden)
-    match setting.checkpointing:
-        case Checkpointing.none:
-            share = masked_layers(setting) / setting.model.layers
-            masked, plain = (saved_bytes_per_token(setting, masked=has_mask) for has_mask in (True, False))
-            return share * masked + (1 - share) * plain
-        case Checkpointing.selective:
-            return stream + _rank_wide(setting)
-        case _:
-            return stream
+    """Bytes per token and layer, on average, that live from the forward to the backward pass."""
+    share = recomputed_share(setting)
+    found = 0.0
+    if share > 0:
+        stream = float(output_bytes(setting, block_of(setting)) * setting.model.hidden)
+        found += share * (stream + (_rank_wide(setting) if setting.checkpointing is Checkpointing.selective else 0.0))
+    return found + (1 - share) * whole_bytes_per_token(setting) if share < 1 else found
+
+
+def whole_bytes_per_token(setting: Setting) -> float:
+    """The same of a layer that keeps all of its activations."""
+    share = masked_layers(setting) / setting.model.layers
+    masked, plain = (saved_bytes_per_token(setting, masked=has_mask) for has_mask in (True, False))
+    return share * masked + (1 - share) * plain
 
 
 def unsaved_bytes_per_token(setting: Setting) -> float:

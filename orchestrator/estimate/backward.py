@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.config import Checkpointing
 from orchestrator.estimate.activations import (
     layer_copy_bytes,
     mlp_bytes_per_token,
@@ -30,15 +29,15 @@ class Moment:
     bytes: float
 
 
-def layer_peak(setting: Setting, unpacked_bytes: int) -> Moment:
+def layer_peak(setting: Setting, unpacked_bytes: int, *, recomputes: bool) -> Moment:
     """The largest moment of one layer's recomputation and backward pass.
 
     Args:
         setting: what runs.
         unpacked_bytes: of the largest weight while it is multiplied, with its scales.
+        recomputes: whether it is a layer that is recomputed.
     """
     block = block_of(setting)
-    recomputes = setting.checkpointing is not Checkpointing.none
     saved = saved_bytes_per_token(setting) if recomputes else 0.0
     if recomputes and block.fp32_outputs:
         saved -= _FP32 * setting.model.hidden  # the first norm reads the very tensor that checkpointing keeps

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from orchestrator.config import Checkpointing, Engine, Optimizer
+from orchestrator.config import Engine, Optimizer
 from orchestrator.estimate import base
 from orchestrator.estimate import calibration as c
-from orchestrator.estimate.activations import copy_bytes, kept_bytes_per_token, unsaved_bytes_per_token
+from orchestrator.estimate.activations import (
+    copy_bytes,
+    kept_bytes_per_token,
+    unsaved_bytes_per_token,
+    whole_bytes_per_token,
+)
 from orchestrator.estimate.backward import layer_peak
 from orchestrator.estimate.blocks import block_of
 from orchestrator.estimate.host_memory import PINNED, host_terms, load_conversion_bytes
 from orchestrator.estimate.masks import mask_buffer_bytes, mask_bytes_per_token
 from orchestrator.estimate.published import estimate_published, is_published
+from orchestrator.estimate.recomputed import mode_text, recomputed_layers, recomputed_share
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.values import Memory, PhaseMemory, Term
 from orchestrator.estimate.zero3 import gathered_at_head, gathered_bytes, held_bytes, partitioned_terms, state_terms
@@ -98,6 +104,11 @@ def adapter_terms(setting: Setting) -> tuple[Term, ...]:
     if setting.world_size > 1:
         why = "DDP reduces gradients from buckets of its own"
         terms.append(Term(name="ddp_buckets", bytes=params * size, why=why))
+    if setting.sparse is not None:
+        why = "gradients that were not sent yet, in fp32"
+        terms.append(Term(name="compress_residual", bytes=setting.sparse.residual_bytes, why=why))
+        why = "sparse gradients of a bucket: packets sent and received, and their sum"
+        terms.append(Term(name="compress_buffers", bytes=setting.sparse.buffer_bytes, why=why))
     return tuple(terms)
 
 
@@ -123,7 +134,7 @@ def _kept_bytes(setting: Setting) -> int:
     model, tokens = setting.model, setting.peak_tokens
     # On a CPU: the final norm's input in fp32 and the head's; on a GPU they are in the head's term.
     hidden_states = 0 if setting.machine.is_gpu else (_FP32 + setting.compute_bytes) * model.hidden
-    copies = copy_bytes(setting) if setting.checkpointing is Checkpointing.none else 0
+    copies = round(copy_bytes(setting) * (1 - recomputed_share(setting)))
     copies += held_bytes(setting) if setting.engine is Engine.zero3 else 0
     layers = model.layers * kept_bytes_per_token(setting) - unsaved_bytes_per_token(setting)
     per_token = layers + mask_bytes_per_token(setting) + hidden_states
@@ -135,10 +146,16 @@ def _training_terms(setting: Setting) -> tuple[Term, ...]:
     kept = Term(
         name=_ACTIVATIONS,
         bytes=_kept_bytes(setting),
-        why=f"{tokens:,} tokens x {model.layers} layers, checkpointing {setting.checkpointing.value}",
+        why=f"{tokens:,} tokens x {model.layers} layers, {_mode(setting)}",
     )
     # These three peaks follow one another, so the largest counts, not the sum.
     return (kept, max(_head_term(setting), _layer_term(setting), _step_term(setting, kept), key=lambda t: t.bytes))
+
+
+def _mode(setting: Setting) -> str:
+    recomputed = recomputed_layers(setting)
+    all_alike = recomputed in (0, setting.model.layers)
+    return mode_text(setting.checkpointing, None if all_alike else recomputed, setting.model.layers)
 
 
 def _head_term(setting: Setting) -> Term:
@@ -173,13 +190,37 @@ def _head_term(setting: Setting) -> Term:
 
 def _layer_term(setting: Setting) -> Term:
     """Peak while one layer runs backwards."""
-    moment = layer_peak(setting, base.dequantised_bytes(setting))
+    size, why = max(_layer_peaks(setting))
     window = gathered_bytes(setting) if setting.engine is Engine.zero3 else 0
-    recomputed = setting.checkpointing is not Checkpointing.none
-    why = f"one layer's backward pass, when {moment.why}: " + ("its recomputed activations, " if recomputed else "")
     why += "gradients and a dequantised weight" + (", and the gathered window" if window else "")
-    factor = setting.counted.layer_factor if setting.counted else None
-    return Term(name="layer_transient", bytes=round(moment.bytes * (factor or 1.0)) + window, why=why)
+    return Term(name="layer_transient", bytes=size + window, why=why)
+
+
+def _layer_peaks(setting: Setting) -> Iterator[tuple[int, str]]:
+    """Bytes beyond all that is kept, while a layer with all its activations runs backwards, and a recomputed one."""
+    unpacked, recomputed = base.dequantised_bytes(setting), recomputed_layers(setting)
+    factor = (setting.counted.layer_factor if setting.counted else None) or 1.0
+    if recomputed < setting.model.layers:
+        moment = layer_peak(setting, unpacked, recomputes=False)
+        yield round(moment.bytes * factor), f"one layer's backward pass, when {moment.why}: "
+    if recomputed:
+        moment = layer_peak(setting, unpacked, recomputes=True)
+        # The recomputed layers come first, so what the others kept is gone when the last of them runs backwards.
+        size = round(moment.bytes * factor) - _gone_bytes(setting)
+        yield size, f"one layer's backward pass, when {moment.why}: its recomputed activations, "
+
+
+def _gone_bytes(setting: Setting) -> int:
+    """What the layers that are not recomputed held, less the gradients that are there in its place."""
+    share = 1 - recomputed_share(setting)
+    if not share:
+        return 0
+    whole = setting.peak_tokens * setting.model.layers * whole_bytes_per_token(setting) + copy_bytes(setting)
+    gone = share * whole + (held_bytes(setting) if setting.engine is Engine.zero3 else 0)
+    if _appear_late(setting):
+        gradients = setting.adapter.params * setting.adapter_bytes
+        gone -= share * gradients - max(0, gradients - _kept_bytes(setting))
+    return round(gone)
 
 
 def _step_term(setting: Setting, kept: Term) -> Term:

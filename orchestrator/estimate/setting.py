@@ -185,6 +185,25 @@ class Zero3Knobs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sparse:
+    """Gradients of which only the largest elements travel, the rest waiting for later steps; for one rank and step.
+
+    Attributes:
+        wire_seconds: of all packets on the links.
+        codec_seconds: of the device: finding, packing, unpacking and summing.
+        sent_bytes: by the rank.
+        residual_bytes: of what was not sent yet.
+        buffer_bytes: of packets and sums at work.
+    """
+
+    wire_seconds: float
+    codec_seconds: float
+    sent_bytes: int
+    residual_bytes: int
+    buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """Everything that memory and time depend on, for one rank.
 
@@ -208,6 +227,8 @@ class Setting:
         calibrated: constants fitted for this run's stack, in place of the table's.
         counted: what `bench` counted of it, in place of either.
         flash_attention: FlashAttention 2 runs, which needs no mask and skips what a window hides.
+        sparse: gradients of ddp travel so; None for dense ones.
+        recomputed_layers: how many layers, from the first on, `checkpointing` is for; None for all (`recomputed`).
     """
 
     model: ModelShape
@@ -245,6 +266,8 @@ class Setting:
     calibrated: Stack | None = None
     counted: CountedStack | None = None
     flash_attention: bool = False
+    sparse: Sparse | None = None
+    recomputed_layers: int | None = None
 
     @property
     def constants(self) -> Stack:

@@ -10,7 +10,7 @@ from orchestrator.estimate.time_cpu import cpu_terms
 from orchestrator.estimate.time_flops import flops_per_token
 from orchestrator.estimate.time_moves import Moves, moves_of
 from orchestrator.estimate.time_practice import Practice, practice_of
-from orchestrator.estimate.time_work import Work, work_of
+from orchestrator.estimate.time_work import Work, codec_term, work_of
 from orchestrator.estimate.timeline import (
     Schedule,
     Segment,
@@ -74,7 +74,8 @@ class _Step:
 
 def _cpu_step(setting: Setting, practice: Practice) -> _Step:
     exchanged = _exchanged(setting, moves_of(setting, practice))
-    terms = tuple(replace(term, total_seconds=term.seconds) for term in (*cpu_terms(setting), *exchanged))
+    found = (*cpu_terms(setting), codec_term(setting), *exchanged)
+    terms = tuple(replace(term, total_seconds=term.seconds) for term in found)
     total = sum(term.seconds for term in terms)
     moved = max(term.seconds for term in exchanged)
     busy = sum(term.seconds for term in terms if term.name not in _EXCHANGED)
@@ -94,7 +95,7 @@ def _cpu_schedule(setting: Setting, moves: Moves) -> Schedule:
         # The reductions' threads need the same cores.
         group_layers=layers,
         reduce_seconds=moves.reduce_seconds * moves.groups,
-        tail_seconds=optimizer,
+        tail_seconds=optimizer + codec_term(setting).seconds,
     )
 
 
@@ -108,7 +109,7 @@ def _exchanged(setting: Setting, moves: Moves) -> tuple[TimeTerm, TimeTerm]:
     gather = TimeTerm(
         name="gathers",
         seconds=gathers * setting.model.layers * moves.gather_seconds,
-        why=f"{moves.gathered_bytes / 1e9:.3g} GB received {gathers} times a step",
+        why=f"{moves.gathered_bytes / 1e9:.3g} GB received {gathers:.4g} times a step",
     )
     return reduce, gather
 
@@ -141,7 +142,7 @@ def _terms(setting: Setting, work: Work, seconds: float) -> tuple[TimeTerm, ...]
     terms = [
         TimeTerm(name=x.name, seconds=x.seconds * steps, total_seconds=x.seconds * steps, why=x.why) for x in work.parts
     ]
-    terms.append(replace(work.optimizer, total_seconds=work.optimizer.seconds))
+    terms += [replace(term, total_seconds=term.seconds) for term in (work.optimizer, work.codec)]
     now = seconds
     for term in _hideable(setting, work):
         left = now
@@ -150,7 +151,7 @@ def _terms(setting: Setting, work: Work, seconds: float) -> tuple[TimeTerm, ...]
             left = _seconds(work, steps - 1)
         added = max(0.0, now - left)
         hidden = max(0.0, 1 - added / term.total_seconds) if term.total_seconds > 0 else 0.0
-        terms.append(replace(term, seconds=added, why=f"{term.why}; {hidden:.0%} hidden"))
+        terms.append(replace(term, seconds=added, why=f"{term.why}; {hidden:.0%} of it beside other work"))
         now = left
     return tuple(terms)
 
@@ -166,7 +167,7 @@ def _hideable(setting: Setting, work: Work) -> tuple[TimeTerm, ...]:
         name="offload_copies",
         seconds=0.0,
         total_seconds=copies * layers * steps,
-        why=f"{moves.copied_bytes / 1e9:.3g} GB from the offload target {moves.passes * steps} times a step",
+        why=f"{moves.copied_bytes / 1e9:.3g} GB from the offload target {moves.passes * steps:.4g} times a step",
     )
     overhead = TimeTerm(
         name="overhead", seconds=0.0, total_seconds=host * steps, why="Python and kernel launches, hooks, collation"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from orchestrator.config import Checkpointing, Quant
 from orchestrator.estimate import calibration_time as ct
 from orchestrator.estimate.masks import masked_layers
+from orchestrator.estimate.recomputed import recomputed_share
 from orchestrator.estimate.setting import FOUR_BIT, MODULES_OF_A_LAYER, Setting, Trained
 from orchestrator.estimate.time_practice import Practice
 
@@ -80,11 +81,6 @@ def compute_parts(setting: Setting, practice: Practice) -> tuple[Part, ...]:
         _head(setting, practice, rates),
         _experts(setting, practice),
     )
-
-
-def is_recomputed(setting: Setting) -> bool:
-    """Whether layers run forward a second time."""
-    return setting.checkpointing is not Checkpointing.none
 
 
 def trains_base(setting: Setting) -> bool:
@@ -165,7 +161,7 @@ def products_work(setting: Setting) -> tuple[_Work, _Work]:
     Frozen weights need the input's gradient only. Selective checkpointing keeps A's results.
     """
     weights = base_pass(setting)
-    again = 1.0 if is_recomputed(setting) else 0.0
+    again = recomputed_share(setting)
     backward = weights.times(again + (2.0 if trains_base(setting) else 1.0))
     if trains_base(setting):
         return weights, backward
@@ -215,8 +211,7 @@ def _attention(setting: Setting, rates: Rates) -> Part:
     forward = flops / rates.attention
     if setting.eager_attention:
         forward += tokens * seen * model.heads * model.layers * ct.SCORE_BYTES.value / rates.memory
-    again = 1.0 if is_recomputed(setting) else 0.0
-    backward = forward * (ct.ATTENTION_BACKWARD.value + again)
+    backward = forward * (ct.ATTENTION_BACKWARD.value + recomputed_share(setting))
     kind = "unfused" if setting.eager_attention else "fused"
     why = f"{kind}, {seen:.0f} keys a query on average"
     return Part(name="attention", forward_seconds=forward, backward_seconds=backward, why=why)
@@ -246,7 +241,7 @@ def elementwise_bytes(setting: Setting, practice: Practice) -> float:
 
 def _elementwise(setting: Setting, practice: Practice, rates: Rates) -> Part:
     moved = elementwise_bytes(setting, practice)
-    passes = ct.ELEMENTWISE_BACKWARD.value + (1.0 if is_recomputed(setting) else 0.0)
+    passes = ct.ELEMENTWISE_BACKWARD.value + recomputed_share(setting)
     why = f"norms, rotations, activations, adapters: {moved * (1 + passes) / 1e9:.3g} GB through memory a micro-step "
     why += f"at {rates.memory / 1e9:.3g} GB/s ({setting.machine.source('memory')})"
     return Part(
@@ -263,8 +258,8 @@ def _dequantise(setting: Setting, practice: Practice) -> Part:
     weights = setting.model.packed_params + (setting.model.expert_params if practice.packs_experts else 0)
     rate = unpacked_per_second(setting, practice)
     forward = weights / rate
-    passes = 2 if is_recomputed(setting) else 1
-    why = f"{weights / 1e9:.3g} billion weights unpacked {passes + 1} times, {rate / 1e9:.3g} billion a second "
+    passes = 1 + recomputed_share(setting)
+    why = f"{weights / 1e9:.3g} billion weights unpacked {passes + 1:.3g} times, {rate / 1e9:.3g} billion a second "
     why += f"({setting.machine.source('dequantise')})"
     return Part(name="dequantise", forward_seconds=forward, backward_seconds=forward * passes, why=why)
 
@@ -290,7 +285,7 @@ def _packed_bytes(setting: Setting) -> float:
 
 def _experts(setting: Setting, practice: Practice) -> Part:
     each = setting.model.experts * setting.model.layers * practice.expert_seconds
-    passes = 2 if is_recomputed(setting) else 1
+    passes = 1 + recomputed_share(setting)
     why = "a loop over experts that waits for each of them"
     return Part(name="expert_loop", forward_seconds=each, backward_seconds=each * passes, why=why)
 

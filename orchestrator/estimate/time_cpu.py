@@ -6,8 +6,8 @@ from orchestrator.config import Engine, Quant
 from orchestrator.estimate import calibration as c
 from orchestrator.estimate import zero3
 from orchestrator.estimate.activations import saved_bytes_per_token
+from orchestrator.estimate.recomputed import recomputed_layers, recomputed_share
 from orchestrator.estimate.setting import FOUR_BIT, MODULES_OF_A_LAYER, Setting
-from orchestrator.estimate.time_compute import is_recomputed
 from orchestrator.estimate.time_flops import flops_per_token, passes_of
 from orchestrator.estimate.values import TimeTerm
 
@@ -42,7 +42,7 @@ def _products(setting: Setting) -> TimeTerm:
 def _elementwise(setting: Setting) -> TimeTerm:
     """Norms, rotations, activations and casts: passes over what a layer saves, at memory bandwidth."""
     model, tokens = setting.model, _tokens(setting)
-    share = 1.33 if is_recomputed(setting) else 1.0
+    share = 1.0 + 0.33 * recomputed_share(setting)
     moved = tokens * model.layers * saved_bytes_per_token(setting) * c.ELEMENTWISE_PASSES.value * share
     if setting.stack == "trl":
         moved += tokens * model.vocab * 4 * c.HEAD_TILE_PASSES_CPU.value
@@ -64,7 +64,7 @@ def _dequantise(setting: Setting) -> TimeTerm:
     measured = machine.measured.unpacked_at(setting.model.hidden) if machine.measured else None
     if measured is not None and setting.quant in FOUR_BIT:
         rate, source = measured, machine.source("dequantise")
-    why = f"every weight unpacked {passes} times per micro-step, {setting.accumulation} micro-steps, "
+    why = f"every weight unpacked {passes:.3g} times per micro-step, {setting.accumulation} micro-steps, "
     why += f"{rate / 1e9:.3g} billion a second ({source})"
     return TimeTerm(name="dequantise", seconds=weights / rate, why=why)
 
@@ -76,12 +76,10 @@ def _overhead(setting: Setting) -> TimeTerm:
         each = setting.machine.measured.layer_pass_seconds / MODULES_OF_A_LAYER
         source = setting.machine.source("overhead")
     seconds = modules * passes_of(setting) * each + c.MICRO_STEP_SECONDS.value
-    if is_recomputed(setting):
-        seconds += setting.model.layers * c.CHECKPOINT_LAYER_SECONDS_CPU.value
+    seconds += recomputed_layers(setting) * c.CHECKPOINT_LAYER_SECONDS_CPU.value
     seconds /= min(1.0, setting.machine.cores)
     if setting.engine is Engine.zero3:
-        gathers = zero3.gather_passes(recompute=is_recomputed(setting))
-        seconds += modules * gathers * c.ZERO3_MODULE_SECONDS_CPU.value
+        seconds += modules * zero3.gather_passes(setting) * c.ZERO3_MODULE_SECONDS_CPU.value
     why = f"Python and kernel launches of {modules} linear modules, {setting.accumulation} micro-steps "
     why += f"({source})"
     return TimeTerm(name="overhead", seconds=seconds * setting.accumulation, why=why)

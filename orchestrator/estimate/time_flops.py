@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from orchestrator.config import Checkpointing
+from orchestrator.estimate.recomputed import recomputed_share
 from orchestrator.estimate.setting import Setting, Trained
 
 
-def passes_of(setting: Setting) -> int:
-    """Passes over every frozen weight: forward, input gradient, recomputation."""
-    return 2 if setting.checkpointing is Checkpointing.none else 3
+def passes_of(setting: Setting) -> float:
+    """Passes over every frozen weight: forward, input gradient, recomputation; the mean of all layers."""
+    return 2 + recomputed_share(setting)
 
 
 def flops_per_token(setting: Setting) -> float:
@@ -20,7 +21,7 @@ def flops_per_token(setting: Setting) -> float:
     """
     model, adapter = setting.model, setting.adapter
     passes = passes_of(setting)
-    recomputed = {Checkpointing.none: 0.0, Checkpointing.selective: 1.0}.get(setting.checkpointing, 2.0)
+    recomputed = recomputed_share(setting) * (1.0 if setting.checkpointing is Checkpointing.selective else 2.0)
     length = setting.batch.expected_tokens(setting.micro)
     attention = 4 * length * model.query_width * model.layers * (passes + 1)
     head = (6 if setting.stack == "trl" else 4) * model.vocab * model.hidden

@@ -9,7 +9,7 @@ from orchestrator.estimate import base, zero3
 from orchestrator.estimate import calibration as c
 from orchestrator.estimate import calibration_time as ct
 from orchestrator.estimate.setting import Setting, Stage, Trained
-from orchestrator.estimate.time_compute import is_recomputed, length_of
+from orchestrator.estimate.time_compute import length_of
 from orchestrator.estimate.time_practice import Practice
 
 _FP32 = 4
@@ -24,7 +24,7 @@ class Moves:
         gather_seconds: of one gather of a layer's weights over the links.
         copy_seconds: of one copy of this rank's share from the offload target.
         activation_seconds: of a layer's input to the host, or back.
-        passes: gathers of a micro-step: 0 where nothing is sharded.
+        passes: gathers of a layer in a micro-step, on average: 0 where nothing is sharded.
         reduce_seconds: of one group of gradients.
         groups: of a reduction.
         reduces: reductions of a step: one, or one each micro-step.
@@ -34,7 +34,7 @@ class Moves:
     gather_seconds: float
     copy_seconds: float
     activation_seconds: float
-    passes: int
+    passes: float
     reduce_seconds: float
     groups: int
     reduces: int
@@ -64,10 +64,9 @@ def trained_bytes(setting: Setting) -> int:
 def moves_of(setting: Setting, practice: Practice) -> Moves:
     """What one rank moves in a micro-step."""
     layers, machine = setting.model.layers, setting.machine
-    passes, gathered, copied = 0, 0.0, 0.0
+    passes, gathered, copied = 0.0, 0.0, 0.0
     if shards_weights(setting):
-        own = zero3.gather_passes(recompute=is_recomputed(setting))
-        passes = (practice.gather_passes or _FSDP_PASSES) if is_fsdp(setting) else own
+        passes = (practice.gather_passes or _FSDP_PASSES) if is_fsdp(setting) else zero3.gather_passes(setting)
         total = _stored_bytes(setting, practice)
         gathered = total * (setting.world_size - 1) / setting.world_size
         copied = total / setting.world_size if _offloads(setting) else 0.0
@@ -120,6 +119,8 @@ def _reduction(setting: Setting) -> tuple[float, int, int, float]:
     if ranks == 1:
         return 0.0, 1, 1, 0.0
     groups = min(setting.model.layers, max(1, -(-size // c.DDP_BUCKET_BYTES)))
+    if setting.sparse is not None:
+        return setting.sparse.wire_seconds / groups, groups, 1, float(setting.sparse.sent_bytes)
     scattered = shards_weights(setting) or setting.sharding is not None
     # A reduce-scatter sends each byte once, an all-reduce twice.
     ways = 1 if scattered else 2

@@ -8,8 +8,9 @@ from orchestrator.config import Engine, Offload
 from orchestrator.estimate import calibration as c
 from orchestrator.estimate import calibration_time as ct
 from orchestrator.estimate import zero3
+from orchestrator.estimate.recomputed import recomputed_share
 from orchestrator.estimate.setting import Setting, Trained
-from orchestrator.estimate.time_compute import Part, compute_parts, host_factor, is_recomputed
+from orchestrator.estimate.time_compute import Part, compute_parts, host_factor
 from orchestrator.estimate.time_flops import passes_of
 from orchestrator.estimate.time_moves import Moves, is_fsdp, moves_of, offload_rate, shards_weights
 from orchestrator.estimate.time_practice import Practice
@@ -26,7 +27,7 @@ class Work:
         moves: what travels.
         inner: every micro-step but the last.
         last: with the reduction of gradients and the optimizer.
-        optimizer: its term.
+        optimizer, codec: their terms.
     """
 
     parts: tuple[Part, ...]
@@ -34,6 +35,13 @@ class Work:
     inner: Schedule
     last: Schedule
     optimizer: TimeTerm
+    codec: TimeTerm
+
+
+def codec_term(setting: Setting) -> TimeTerm:
+    """What sparse gradients take of the device: it works on them in the stream of the passes, so nothing hides it."""
+    seconds = 0.0 if setting.sparse is None else setting.sparse.codec_seconds
+    return TimeTerm(name="compression", seconds=seconds, why="the largest gradients are found, packed and summed")
 
 
 def work_of(setting: Setting, practice: Practice) -> Work:
@@ -67,9 +75,10 @@ def work_of(setting: Setting, practice: Practice) -> Work:
         reduce_seconds=moves.reduce_seconds if moves.reduces > 1 else 0.0,
         start_seconds=ct.MICRO_STEP_HOST_SECONDS.value,
     )
-    optimizer = _optimizer(setting)
-    last = replace(inner, reduce_seconds=moves.reduce_seconds, tail_seconds=optimizer.seconds)
-    return Work(parts=parts, moves=moves, inner=inner, last=last, optimizer=optimizer)
+    optimizer, codec = _optimizer(setting), codec_term(setting)
+    tail = optimizer.seconds + codec.seconds
+    last = replace(inner, reduce_seconds=moves.reduce_seconds, tail_seconds=tail)
+    return Work(parts=parts, moves=moves, inner=inner, last=last, optimizer=optimizer, codec=codec)
 
 
 def _windows(setting: Setting, practice: Practice) -> tuple[int, int]:
@@ -117,8 +126,7 @@ def _host_seconds(setting: Setting, practice: Practice, moves: Moves) -> tuple[f
     experts = 3 * model.experts * ct.EXPERT_HOST_SECONDS.value if practice.expert_seconds else 0.0
     each = (practice.layer_host_seconds + adapters + experts) * host_factor(setting)
     backward = each * (passes_of(setting) - 1)
-    if is_recomputed(setting):
-        backward += ct.CHECKPOINT_HOST_SECONDS.value
+    backward += recomputed_share(setting) * ct.CHECKPOINT_HOST_SECONDS.value
     if not moves.passes:
         return each, backward
     unit = practice.unit_host_seconds

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.config import Checkpointing, Offload, Quant
+from orchestrator.config import Offload, Quant
 from orchestrator.estimate import base
 from orchestrator.estimate import calibration as c
+from orchestrator.estimate.recomputed import recomputed_share
 from orchestrator.estimate.setting import Setting, Zero3Knobs, storage_bytes
 from orchestrator.estimate.values import Term
 
@@ -76,9 +77,9 @@ def held_bytes(setting: Setting) -> int:
     whose storage outlives DeepSpeed's release. DeepSpeed's own product for unquantised weights keeps the parameter.
     """
     is_packed = setting.quant in (Quant.nf4, Quant.fp4)
-    if is_alias(setting) or not is_packed or setting.checkpointing is not Checkpointing.none:
+    if is_alias(setting) or not is_packed:
         return 0
-    return base.packed_bytes(setting)
+    return round(base.packed_bytes(setting) * (1 - recomputed_share(setting)))
 
 
 def gathered_at_head(setting: Setting) -> int:
@@ -153,9 +154,12 @@ def partitioned_terms(setting: Setting) -> tuple[Term, ...]:
     )
 
 
-def gather_passes(*, recompute: bool) -> int:
-    """How often a micro-step gathers a layer: forward, backward, and the recomputation's own forward."""
-    return 3 if recompute else 2
+def gather_passes(setting: Setting) -> float:
+    """How often a micro-step gathers a layer: forward, backward, and the recomputation's own forward.
+
+    The mean of all layers, where some are recomputed.
+    """
+    return 2 + recomputed_share(setting)
 
 
 def moved_bytes_per_gather(setting: Setting) -> tuple[float, float]:

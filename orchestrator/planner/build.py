@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -9,15 +10,17 @@ from orchestrator.calibration_file import Chosen
 from orchestrator.config import RunConfig
 from orchestrator.config_codec import dump_config
 from orchestrator.errors import NothingFits, Problem
+from orchestrator.planner.compress_choice import compression_of, offer_of, with_warmup
 from orchestrator.planner.dtypes import Arithmetic, choose_precision
 from orchestrator.planner.evaluate import Job, Point, setting_of
 from orchestrator.planner.layers import layer_trades
 from orchestrator.planner.measured import CalibrationUse, rates_used
-from orchestrator.planner.plan import Plan, Rejection, Workload
+from orchestrator.planner.plan import Choice, Plan, Rejection, Workload
 from orchestrator.planner.points import derivation_of
 from orchestrator.planner.rates import cores_of
 from orchestrator.planner.reasons import reasons_for
 from orchestrator.planner.solve import Asked, Solution, solve
+from orchestrator.planner.stacked_experts import unpacked_experts
 from orchestrator.planner.trades import trades_of
 from orchestrator.planner.uneven import uneven_shards
 from orchestrator.planner.variants import packed_rows, sequence_length
@@ -59,27 +62,41 @@ def make_plan(
     world, tightest = found.best.place.world, found.fit.ranks
     trades = trades_of(settled, job, found.best)
     arithmetic = choose_precision(config, world)
+    load = _workload(job, data, packed_rows(data, job.seq_len) if config.data.packing else data.rows)
+    ranked = _with_compression(job, found.best, found.ranked, load)
     return Plan(
         run_id=run_id,
         config=dump_config(config),
-        chosen=found.ranked[0],
-        ranked=found.ranked,
+        chosen=ranked[0],
+        ranked=ranked,
         rejected=tuple(Rejection(strategy=entry.strategy, reason=entry.reason) for entry in found.refused),
         reasons=reasons_for(asked, solution, arithmetic),
         warnings=(*_warnings(job, found.best, arithmetic, data), *known.warnings),
-        workload=_workload(job, data, packed_rows(data, job.seq_len) if config.data.packing else data.rows),
+        workload=load,
         topology_fingerprint=fingerprint(topology),
         device_kind=world.devices[0].kind.value,
         device_name=tightest.device_name,
         device_memory_bytes=tightest.machine.memory_bytes,
-        machine=describe_world(solution.worlds[0]),
+        machine=describe_world(world if config.devices else solution.worlds[0]),
         num_fit=found.num_fit,
         trades=trades.single,
         tree=trades.tree,
-        layers=layer_trades(model, trades.single),
-        shards=uneven_shards(job, solution.worlds[0]),
+        layers=layer_trades(model, trades),
+        shards=uneven_shards(job, world if config.devices else solution.worlds[0]),
         knobs=derivation_of(job, found.best),
         calibration=_use_of(known, job, found.best),
+    )
+
+
+def _with_compression(job: Job, best: Point, ranked: tuple[Choice, ...], load: Workload) -> tuple[Choice, ...]:
+    """Say of the chosen strategy whether its gradients travel sparse, and why; and of all how many steps are dense."""
+    config = job.config
+    steps = config.batch.max_steps or math.ceil(load.rows_per_epoch * config.batch.epochs / config.batch.global_)
+    first = compression_of(job, best, offer_of(job, best.place), steps)
+    plans = (first, *(choice.strategy.compression for choice in ranked[1:]))
+    return tuple(
+        replace(choice, strategy=replace(choice.strategy, compression=plan and with_warmup(plan, config, steps)))
+        for choice, plan in zip(ranked, plans, strict=True)
     )
 
 
@@ -159,6 +176,7 @@ def _nothing_fits(asked: Asked, solution: Solution) -> NothingFits:
     summary = Problem(where="plan", found=f"no strategy fits {describe_world(solution.worlds[0])}", remedy=remedy)
     return NothingFits(
         summary,
+        *(unpacked_experts(asked, solution.worlds[0]) if found.num_misfits else ()),
         *(Problem(where=r.strategy, found=r.reason, remedy="Rejected.") for r in found.refused),
         *outs,
     )

@@ -30,12 +30,17 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WayOut:
-    """A change that fits: what it is called, what it costs, and the best strategy with it."""
+    """A change that fits: what it is called, what it costs, and the best strategy with it.
+
+    `limit_bytes` is the memory that its tightest rank then has: of its card, or of the host where ranks compute on CPUs
+    (`is_gpu` false).
+    """
 
     text: str
     weight: float
     choice: Choice
     limit_bytes: int
+    is_gpu: bool
 
 
 def first_that_fits(change: Change) -> WayOut | None:
@@ -47,11 +52,13 @@ def first_that_fits(change: Change) -> WayOut | None:
             continue  # no such modules, or not for this machine: not a way out
         if found.fit is not None:
             choice = found.ranked[0]
+            ranks = found.fit.ranks
             return WayOut(
                 text=change.text.format(value),
                 weight=(1 + STEP_WEIGHT * change.steps) / choice.estimate.tokens_per_second,
                 choice=choice,
-                limit_bytes=found.fit.ranks.machine.memory_bytes,
+                limit_bytes=ranks.machine.memory_bytes if ranks.machine.is_gpu else ranks.host_bytes,
+                is_gpu=ranks.machine.is_gpu,
             )
     return None
 

@@ -12,6 +12,7 @@ from orchestrator.estimate.memory import estimate_memory
 from orchestrator.estimate.setting import Machine, Setting, Zero3Knobs
 from orchestrator.estimate.time import estimate_time
 from orchestrator.estimate.values import Memory, StepTime, Term
+from orchestrator.planner.compress_costs import Offer
 from orchestrator.planner.dtypes import adapter_dtype
 from orchestrator.planner.groups import Group
 from orchestrator.planner.measured import counted_stack
@@ -60,7 +61,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One fully specified way to run at a place: micro-batch rows of each class, and forward passes per step."""
+    """One fully specified way to run at a place: micro-batch rows of each class, and forward passes per step.
+
+    `sparse` is how gradients travel, None for dense ones.
+    """
 
     place: Place
     way: Way
@@ -68,6 +72,7 @@ class Point:
     accumulation: int
     zero3: Zero3Knobs | None = None
     extras: Zero3Extras | None = None
+    sparse: Offer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +99,7 @@ def setting_of(job: Job, point: Point, at: int) -> Setting:
     ranks = place.classes[at]
     machine = ranks.machine
     if way.residency is not None and way.residency.second_copy is not None:
-        machine = _near_gathers(machine, way, way.residency.second_copy)
+        machine = _near_gathers(machine, _passes(job, way) - 1, way.residency.second_copy)
     return Setting(
         model=job.model,
         adapter=job.adapter,
@@ -110,10 +115,12 @@ def setting_of(job: Job, point: Point, at: int) -> Setting:
         load_dtype=place.precision,
         adapter_dtype=adapter_dtype(config, way.engine, place.precision),
         checkpointing=way.checkpointing,
+        recomputed_layers=way.recomputed,
         optimizer=config.optimizer.name,
         allocator=allocator_of(config, place.world),
         eager_attention=_is_eager(job),
         flash_attention=config.model.attention is Attention.flash_attention_2,
+        sparse=None if point.sparse is None else point.sparse.cost,
         zero3=point.zero3,
         machine=machine,
         stack=config.stack.value,
@@ -126,9 +133,15 @@ def allocator_of(config: RunConfig, world: World) -> str:
     return config.allocator or (_EXPANDABLE if world.is_gpu else "")
 
 
-def _near_gathers(machine: Machine, way: Way, group: Group) -> Machine:
-    """Mean rate and latency where the forward pass gathers from all ranks, and the others inside a group."""
-    inside = 1 if way.checkpointing is Checkpointing.none else 2
+def _passes(job: Job, way: Way) -> float:
+    """Passes over a layer of a micro-step: forward, backward and recomputation; the mean of all layers."""
+    if way.checkpointing is Checkpointing.none:
+        return 2
+    return 3 if way.recomputed is None else 2 + way.recomputed / job.model.layers
+
+
+def _near_gathers(machine: Machine, inside: float, group: Group) -> Machine:
+    """Mean rate and latency where the forward pass gathers from all ranks, and `inside` others inside a group."""
     far = machine.link_alpha_seconds if machine.gather_alpha_seconds is None else machine.gather_alpha_seconds
     return replace(
         machine,
@@ -153,8 +166,7 @@ def layer_seconds(job: Job, point: Point) -> float:
         setting = setting_of(job, point, at)
         alone = replace(setting, engine=Engine.ddp, zero3=None, world_size=1, rows=rows, accumulation=1)
         seconds = max(seconds, estimate_time(alone).step_seconds)
-    passes = 2 if point.way.checkpointing is Checkpointing.none else 3
-    return seconds / job.model.layers / passes
+    return seconds / job.model.layers / _passes(job, point.way)
 
 
 def time_of(job: Job, point: Point) -> StepTime:

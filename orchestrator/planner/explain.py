@@ -29,9 +29,10 @@ def explain(plan: Plan) -> str:
 
 
 def reasons_of(plan: Plan) -> tuple[str, ...]:
-    """Why the choice, and who sums the gradients."""
-    route = plan.chosen.strategy.gradient_route
-    return (*plan.reasons, *([] if route is None else [route.why]))
+    """Why the choice, who sums the gradients, and whether they travel sparse."""
+    route, sparse = plan.chosen.strategy.gradient_route, plan.chosen.strategy.compression
+    told = [] if route is None else [route.why]
+    return (*plan.reasons, *told, *([] if sparse is None else sparse.why.split("\n")))
 
 
 def _head(plan: Plan) -> str:

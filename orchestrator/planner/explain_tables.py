@@ -149,7 +149,8 @@ def tree(plan: Plan) -> str:
     lines += table(rows, left=(0, 1, 2, 4))
     if plan.layers:
         lines.append(
-            "By layers that are alike (bytes and time of one layer; all layers change together in this version)"
+            "By layers that are alike (bytes and time of one layer; checkpointing_layers=N recomputes the first N, the "
+            "other changes are for all layers)"
         )
         lines += table([_layer_row(at, plan) for at in range(len(plan.layers))], left=(0, 1, 4))
     return "\n".join(lines)
@@ -157,15 +158,13 @@ def tree(plan: Plan) -> str:
 
 def _layer_row(at: int, plan: Plan) -> tuple[str, ...]:
     trade = plan.layers[at]
-    same = [other.change for other in plan.layers if other.layers == trade.layers]
-    first = next(entry.change for entry in plan.trades if entry.change in same)  # trades stand by their price
+    first = next(other for other in plan.layers if other.layers == trade.layers)  # they stand by their price
     return (
         f"layers {trade.layers}",
         trade.change,
         f"saves {size(trade.saved_bytes // trade.count)} each",
         f"{trade.time_percent / trade.count:+.2f}%",
-        _each(trade.saved_bytes, trade.time_percent)
-        + (", first here" if trade.change == first else _uncertain(trade.change)),
+        _each(trade.saved_bytes, trade.time_percent) + (", first here" if trade is first else _uncertain(trade.change)),
     )
 
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.config import Compress
+from orchestrator.estimate.recomputed import mode_text
 from orchestrator.estimate.values import StepTime
+from orchestrator.planner.compress_choice import conflict_of_sparse, offer_of, sparse_first, sparse_instead
+from orchestrator.planner.compress_costs import Offer
 from orchestrator.planner.evaluate import Fit, Job, Misfit, Place, Point, fit_of, time_of
 from orchestrator.planner.points import bare_layer_seconds, label_of, places_of, points_of, with_knobs
 from orchestrator.planner.strategy import options_label
-from orchestrator.planner.ways import Way, conflict_of, ways_for
+from orchestrator.planner.variants import OPTIMIZER_HANDICAP
+from orchestrator.planner.ways import Way, conflict_of, handicap_of, ways_for
 from orchestrator.planner.world import World
 
-_ALL_TIMED = 16
+ALL_TIMED = 16
 _SOME_TIMED = 12
 _NEAR_TIMED = 6
 
@@ -33,6 +38,16 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A way at a place, with a point for each micro-batch, without knobs, and the numbers of those that fit."""
+
+    place: Place
+    way: Way
+    points: tuple[Point, ...]
+    fitting: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
     """A way that does not fit, with what the tightest rank lacks, or that cannot be combined (0 bytes)."""
 
@@ -44,12 +59,19 @@ class Refused:
 def group_of(world: World, way: Way) -> tuple[object, ...]:
     """What is listed once: where the optimizer's state lies is decided by the order, and not shown apart."""
     place = None if way.residency is None else (way.residency.param, way.residency.second_copy)
-    return id(world), way.engine, way.checkpointing, place
+    return id(world), way.engine, way.checkpointing, way.recomputed is None, place
+
+
+def pace_of(item: Timed) -> float:
+    """Seconds per token of the data, with the handicaps of its way and optimizer."""
+    tokens = sum(item.point.place.rows) * item.job.batch.real_tokens_per_row
+    handicap = handicap_of(item.point.way) * OPTIMIZER_HANDICAP[item.job.config.optimizer.name]
+    return item.time.step_seconds / tokens * handicap
 
 
 def _spread(count: int) -> list[int]:
     """All of `count` micro-batches, or the first, the last and some between, in growing steps."""
-    if count <= _ALL_TIMED:
+    if count <= ALL_TIMED:
         return list(range(count))
     growth = (count - 1) ** (1 / (_SOME_TIMED - 2))
     return sorted({0, count - 1, *(round(growth**step) for step in range(_SOME_TIMED - 1))})
@@ -78,17 +100,21 @@ class Explorer:
         self.taken = taken
         self.parts = parts
         self.timed: list[Timed] = []
+        self.lines: list[Line] = []
         self.refused: dict[object, Refused] = {}
         self._fits: dict[int, tuple[Point, Fit]] = {}
         self._layers: dict[object, float] = {}
+        self._offers: dict[int, Offer | None] = {}
         self._places: list[Place] = []
 
     def explore(self, world: World) -> None:
         """Try every way in this world."""
         places = tuple(places_of(self.job, world))
         self._places += places
-        for way in ways_for(self.job.config, world):
-            conflict = conflict_of(self.job.config, world, way, places[0].precision)
+        for way in ways_for(self.job.config, world, self.job.model.layers):
+            conflict = conflict_of(self.job.config, world, way, places[0].precision) or self._sparse_conflict(
+                places[0], way
+            )
             if conflict is not None:
                 self._conflict(world, way, conflict)
                 continue
@@ -111,12 +137,13 @@ class Explorer:
         taken = self.taken.setdefault((id(place.world), place.rows, way), set())
         bare = tuple(points_of(self.job.config, place, way))
         if len(taken) == len(bare):
+            self.lines.append(Line(place=place, way=way, points=bare, fitting=tuple(range(len(bare)))))
             return None
         known: dict[int, Point] = {}
 
         def point(at: int) -> Point:
             if at not in known:
-                known[at] = self._with_knobs(bare[at])
+                known[at] = self.ready(bare[at])
             return known[at]
 
         # With one forward pass a step no gradient waits for the next: it is not in line with the others.
@@ -126,21 +153,39 @@ class Explorer:
         if single and self.fit(point(last)).misfit is None:
             fitting.append(last)
         if not fitting:
+            self.lines.append(Line(place=place, way=way, points=bare, fitting=()))
             misfits = [(at, self.fit(point(at)).misfit) for at in sorted({0, last})]
             told = [(point(at), misfit) for at, misfit in misfits if misfit is not None]
             return min(told, key=lambda item: item[1].missing_bytes)
+        self.lines.append(Line(place=place, way=way, points=bare, fitting=tuple(fitting)))
         fitting = [at for at in fitting if at not in taken]
         if not fitting:
             return None
         taken.update(fitting)
-        times = {fitting[at]: self._timed(point(fitting[at])) for at in _spread(len(fitting))}
+        times = {fitting[at]: self.time(point(fitting[at])) for at in _spread(len(fitting))}
         for at in _around(times, fitting):
-            times[at] = self._timed(point(at))
+            times[at] = self.time(point(at))
         found += times.values()
         return None
 
-    def _timed(self, point: Point) -> Timed:
-        return Timed(job=self.job, point=point, time=time_of(self.job, point))
+    def time(self, point: Point) -> Timed:
+        """A point with its time; with sparse gradients where these are worth it and fit."""
+        time = time_of(self.job, point)
+        instead = sparse_instead(self.job, point, time, self._offer(point.place))
+        if instead is not None and self.fit(instead[0]).misfit is None:
+            point, time = instead
+        return Timed(job=self.job, point=point, time=time)
+
+    def _offer(self, place: Place) -> Offer | None:
+        if id(place) not in self._offers:
+            self._offers[id(place)] = offer_of(self.job, place)
+        return self._offers[id(place)]
+
+    def _sparse_conflict(self, place: Place, way: Way) -> str | None:
+        """Why the sparse gradients that were asked for cannot go with this way."""
+        if self.job.config.compress.name is not Compress.topk:
+            return None
+        return conflict_of_sparse(self.job, self.ready(next(iter(points_of(self.job.config, place, way)))))
 
     def _fitting(self, point: Callable[[int], Point], count: int) -> int:
         """How many of the first `count` points fit, each of which needs more than the one before."""
@@ -156,9 +201,10 @@ class Explorer:
                 high = middle - 1
         return low + 1
 
-    def _with_knobs(self, point: Point) -> Point:
+    def ready(self, point: Point) -> Point:
+        """The point with the knobs of its engine, and with sparse gradients where they are asked for."""
         if point.way.residency is None:
-            return point
+            return sparse_first(self.job, point, self._offer(point.place))
         key = id(point.place), point.way.checkpointing, point.micro
         if key not in self._layers:
             self._layers[key] = bare_layer_seconds(self.job, point)
@@ -171,7 +217,7 @@ class Explorer:
             place = "" if way.residency is None else f", offload {way.residency.param.value}"
             name += f" on {world.size} rank{'s' if world.size > 1 else ''}{place}"
         key = (way.engine, way.checkpointing, conflict)
-        name += f", checkpointing {way.checkpointing.value}{self._options()}"
+        name += f", {mode_text(way.checkpointing, way.recomputed, self.job.model.layers)}{self._options()}"
         self.refused.setdefault(key, Refused(strategy=name, reason=conflict))
 
     def _options(self) -> str:

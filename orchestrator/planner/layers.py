@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from orchestrator.planner.plan import LayerTrade, Trade
+from orchestrator.planner.trades import Trades
 from orchestrator.workload.model import LinearShape, ModelShape, linears_of
 
 _MOST_GROUPS = 4
+_KINDS = ("recompute", "offload", "smaller adapter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,53 +22,72 @@ class _Layers:
     count: int
     kept: float
     held: float
+    recomputed: bool
 
 
-def layer_trades(model: ModelShape, single: Sequence[Trade]) -> tuple[LayerTrade, ...]:
-    """Share what the three kinds of change save and cost among the groups of layers, and name the cheapest in each.
+def layer_trades(model: ModelShape, trades: Trades) -> tuple[LayerTrade, ...]:
+    """Share what the three kinds of change save and cost among the groups of layers, the best bargain of each first.
 
-    Activations and adapters follow the widths of a layer's linear modules, time and stored bytes their weights.
+    Activations and adapters follow the widths of a layer's linear modules, time and stored bytes their weights. What
+    recomputes a part of the layers is told for one of them, so groups that keep their activations share its price.
     """
-    return tuple(
-        LayerTrade(
-            layers=group.name,
-            count=group.count,
-            change=trade.change,
-            saved_bytes=round(trade.saved_bytes * (group.held if _is_base(trade) else group.kept)),
-            time_percent=trade.time_percent * group.held,
-        )
-        for group in _groups(model)
-        for trade in _three_kinds(single)
-    )
+    found = []
+    for group in _groups(model, trades.recomputed):
+        for trade in _bargains(trades):
+            more = trades.layers.get(trade.change, 0)
+            if more and group.recomputed:
+                continue
+            part = model.layers / more if more else 1.0
+            found.append(
+                LayerTrade(
+                    layers=group.name,
+                    count=group.count,
+                    change=_for_any(trade.change) if more else trade.change,
+                    saved_bytes=round(trade.saved_bytes * part * (group.held if _is_base(trade) else group.kept)),
+                    time_percent=trade.time_percent * part * group.held,
+                )
+            )
+    return tuple(found)
 
 
-def _three_kinds(single: Sequence[Trade]) -> Iterator[Trade]:
+def _bargains(trades: Trades) -> Iterator[Trade]:
     """The best bargain of each kind; the trades stand in the order of their price."""
-    for word in ("recompute", "offload", "smaller adapter"):
-        found = [trade for trade in single if trade.saved_bytes > 0 and word in trade.change.partition("(")[0]]
-        yield from found[:1]
+    left = list(_KINDS)
+    for trade in trades.single:
+        kind = next((word for word in left if word in trade.change.partition("(")[0]), None)
+        if kind is not None and trade.saved_bytes > 0:
+            left.remove(kind)
+            yield trade
+
+
+def _for_any(change: str) -> str:
+    """`recompute (checkpointing=full checkpointing_layers=N)`."""
+    mode = change.partition("(")[2].partition(" ")[0].rstrip(")")
+    return f"recompute ({mode} checkpointing_layers=N)"
 
 
 def _is_base(trade: Trade) -> bool:
     return "offload" in trade.change.partition("(")[0]
 
 
-def _groups(model: ModelShape) -> list[_Layers]:
-    alike: dict[tuple[LinearShape, ...], list[int]] = {}
-    for group in model.groups:
-        alike.setdefault(linears_of(group.parameters), []).extend(group.layers)
-    if not alike:
-        alike = {model.linears: list(range(model.layers))}
-    kept = {linears: len(at) * sum(x.in_features + x.out_features for x in linears) for linears, at in alike.items()}
-    held = {linears: len(at) * sum(x.weights for x in linears) for linears, at in alike.items()}
+def _groups(model: ModelShape, recomputed: int) -> list[_Layers]:
+    """Layers with the same linear modules; those that are recomputed already stand apart."""
+    alike: dict[tuple[tuple[LinearShape, ...], bool], list[int]] = {}
+    kinds = [(linears_of(group.parameters), group.layers) for group in model.groups]
+    for linears, layers in kinds or [(model.linears, tuple(range(model.layers)))]:
+        for layer in layers:
+            alike.setdefault((linears, layer < recomputed), []).append(layer)
+    kept = {key: len(at) * sum(x.in_features + x.out_features for x in key[0]) for key, at in alike.items()}
+    held = {key: len(at) * sum(x.weights for x in key[0]) for key, at in alike.items()}
     groups = [
         _Layers(
             name=_named(sorted(at)),
             count=len(at),
-            kept=kept[linears] / sum(kept.values()),
-            held=held[linears] / sum(held.values()),
+            kept=kept[key] / sum(kept.values()),
+            held=held[key] / sum(held.values()),
+            recomputed=key[1],
         )
-        for linears, at in alike.items()
+        for key, at in alike.items()
     ]
     return sorted(groups, key=lambda group: -group.count)[:_MOST_GROUPS]
 

@@ -11,13 +11,14 @@ from orchestrator.planner.evaluate import Job, Point, fit_of, time_of
 from orchestrator.planner.points import points_of, with_knobs
 from orchestrator.planner.solve import Asked
 from orchestrator.planner.variants import job_of
-from orchestrator.planner.ways import ENGINES, Residency, Way, conflict_of
+from orchestrator.planner.ways import ENGINES, Residency, Way, conflict_of, tells_layers
 
 _MODES = {
     Checkpointing.full: "recompute each layer",
     Checkpointing.selective: "recompute the frozen part",
     Checkpointing.none: "keep all activations",
 }
+_SHARES = (0.25, 0.5, 0.75)  # of the layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +51,15 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lever:
-    """A change: in words, as the user would type it, and what it makes of a state (None: it does not apply)."""
+    """A change: in words, as the user would type it, and what it makes of a state (None: it does not apply).
+
+    `layers` are those that it recomputes and that were not recomputed before; 0 for another kind of change.
+    """
 
     name: str
     setting: str
     apply: Callable[[State], State | None]
+    layers: int = 0
 
     @property
     def text(self) -> str:
@@ -77,9 +82,7 @@ def cost_of(state: State) -> Cost:
 def levers_of(state: State) -> Iterator[Lever]:
     """Yield what can be changed of a state; other rows, targets and devices are the user's to choose."""
     point, config = state.point, state.job.config
-    for mode, name in _MODES.items():
-        if mode is not point.way.checkpointing:
-            yield Lever(name=name, setting=f"checkpointing={mode.value}", apply=partial(_with_mode, mode))
+    yield from _modes(state)
     if point.place.world.is_gpu:  # on a CPU device and host are one memory
         yield from _places(point.way.residency)
     yield from _micro(state)
@@ -90,6 +93,39 @@ def levers_of(state: State) -> Iterator[Lever]:
         yield Lever(name="moments in 8 bits", setting="optimizer=adamw_8bit", apply=_with_small_moments)
     if not config.data.packing and not config.data.group_by_length:
         yield Lever(name="rows joined into full ones", setting="data.packing=true", apply=_with_packing)
+
+
+def _modes(state: State) -> Iterator[Lever]:
+    """Yield what may be recomputed: all layers, none, or the first quarter, half and three quarters of them."""
+    way, config, layers = state.point.way, state.job.config, state.job.model.layers
+    now = recomputed_now(way, layers)
+    every = "" if config.checkpointing_layers is None else " checkpointing_layers=auto"
+    for mode, name in _MODES.items():
+        if mode is not way.checkpointing or way.recomputed is not None:
+            more = 0 if mode is Checkpointing.none else layers - now
+            setting = f"checkpointing={mode.value}{every}"
+            yield Lever(name=name, setting=setting, apply=partial(_with_mode, mode, None), layers=more)
+    mode = way.checkpointing if now else Checkpointing.full
+    if not tells_layers(config):
+        return
+    for count in sorted({round(layers * share) for share in _SHARES} - {0, now, layers}):
+        yield Lever(
+            name=f"recompute {_first(count)}" + ("" if count > now else " alone"),
+            setting=f"checkpointing={mode.value} checkpointing_layers={count}",
+            apply=partial(_with_mode, mode, count),
+            layers=max(0, count - now),
+        )
+
+
+def _first(count: int) -> str:
+    return "layer 0" if count == 1 else f"layers 0-{count - 1}"
+
+
+def recomputed_now(way: Way, layers: int) -> int:
+    """How many layers a way recomputes, of so many."""
+    if way.checkpointing is Checkpointing.none:
+        return 0
+    return layers if way.recomputed is None else way.recomputed
 
 
 def _places(place: Residency | None) -> Iterator[Lever]:
@@ -124,8 +160,8 @@ def _with_way(state: State, way: Way) -> State | None:
     return replace(state, point=with_knobs(state.job, replace(state.point, way=way, zero3=None, extras=None)))
 
 
-def _with_mode(mode: Checkpointing, state: State) -> State | None:
-    return _with_way(state, replace(state.point.way, checkpointing=mode))
+def _with_mode(mode: Checkpointing, recomputed: int | None, state: State) -> State | None:
+    return _with_way(state, replace(state.point.way, checkpointing=mode, recomputed=recomputed))
 
 
 def _with_place(place: Residency, state: State) -> State | None:

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from orchestrator.config import Checkpointing, RunConfig
+from orchestrator.estimate.recomputed import mode_text
 from orchestrator.estimate.time import estimate_time
 from orchestrator.planner.assign import forced_micro, micro_options, share_rows
+from orchestrator.planner.compress_choice import compression_of
 from orchestrator.planner.dtypes import adapter_dtype, choose_precision, quant_storage
 from orchestrator.planner.evaluate import Job, Place, Point, allocator_of, layer_seconds, setting_of
 from orchestrator.planner.knobs import Ground, Knob, derive
-from orchestrator.planner.strategy import Strategy, micro_label, options_label, ranks_label
+from orchestrator.planner.strategy import SPARSE_LABEL, Recomputed, Strategy, micro_label, options_label, ranks_label
 from orchestrator.planner.ways import ENGINES, Way
 from orchestrator.planner.world import World, device_classes, machines, rank_classes
 
@@ -81,8 +83,8 @@ def derivation_of(job: Job, point: Point) -> tuple[Knob, ...]:
 
 
 def bare_layer_seconds(job: Job, point: Point) -> float:
-    """Seconds of a layer where nothing is gathered: the same for every residency."""
-    plain = replace(point.way, engine=next(iter(ENGINES)), residency=None)
+    """Seconds of a layer where nothing is gathered: the same for every residency, and for a part of the layers."""
+    plain = replace(point.way, engine=next(iter(ENGINES)), residency=None, recomputed=None)
     return layer_seconds(job, replace(point, zero3=None, extras=None, way=plain))
 
 
@@ -108,7 +110,9 @@ def label_of(job: Job, point: Point) -> str:
     )
     micro = micro_label(point.micro, point.accumulation)
     end = options_label(packing=bool(job.config.data.packing), optimizer=job.config.optimizer.name)
-    return f"{who}, {micro}, checkpointing {point.way.checkpointing.value}, {point.place.precision}{end}"
+    end += "" if point.sparse is None else SPARSE_LABEL
+    mode = mode_text(point.way.checkpointing, point.way.recomputed, job.model.layers)
+    return f"{who}, {micro}, {mode}, {point.place.precision}{end}"
 
 
 def strategy_of(job: Job, point: Point) -> Strategy:
@@ -131,6 +135,7 @@ def strategy_of(job: Job, point: Point) -> Strategy:
         load_dtype=place.precision,
         quant_storage=quant_storage(way.engine, place.precision),
         checkpointing=way.checkpointing,
+        recomputed=None if way.recomputed is None else Recomputed(layers=way.recomputed, of=job.model.layers),
         allocator=allocator_of(config, world),
         threads_per_process=world.threads_per_process,
         zero3=point.zero3,
@@ -140,4 +145,5 @@ def strategy_of(job: Job, point: Point) -> Strategy:
         seq_len=job.seq_len,
         part=world.label,
         extras=point.extras,
+        compression=None if point.sparse is None else compression_of(job, point, point.sparse, 0),
     )

@@ -75,6 +75,8 @@ def _devices(solution: Solution) -> tuple[str, ...]:
     if len(solution.worlds) == 1:
         return ()
     chosen, whole = solution.found.ranked[0], solution.worlds[0].size
+    if solution.job.config.devices:
+        return (_of_that_size(solution, chosen),)
     used = chosen.strategy.world_size
     others = [c for c in solution.found.ranked if c.strategy.world_size != used]
     more = [c for c in others if c.strategy.world_size > used]
@@ -88,6 +90,14 @@ def _devices(solution: Solution) -> tuple[str, ...]:
         return (f"{used} of {whole} devices ({_part(chosen)}): with more of them nothing fits{_nearest(solution)}.",)
     times = _times(more[0], chosen)
     return (f"{used} of {whole} devices ({_part(chosen)}): {more[0].strategy.world_size} would take {times} as long.",)
+
+
+def _of_that_size(solution: Solution, chosen: Choice) -> str:
+    """Say which of the ways to take as many devices as the user asked for is the best."""
+    used = chosen.strategy.world_size
+    text = f"Of the ways to take {used} device{'' if used == 1 else 's'}, {_part(chosen)} is the best"
+    other = next((c for c in solution.found.ranked if c.strategy.part != chosen.strategy.part), None)
+    return f"{text}{'' if other is None else f': {_part(other)} would take {_times(other, chosen)} as long'}."
 
 
 def _picked(asked: Asked, solution: Solution) -> tuple[str, ...]:
@@ -109,9 +119,9 @@ def _links(solution: Solution) -> tuple[str, ...]:
             f"Links: {rate} by nvidia-smi's labels and the ports' rates, since the wires between them were not read.",
         )
     if best.way.engine is Engine.ddp:
-        return (f"Gradients: {world.routes.reduce.text}.",)
+        return (f"Links: gradients take {world.routes.reduce.text}.",)
     # A reduce-scatter takes the way of an all-gather.
-    return (f"Weights and gradients: {world.routes.gather.text}.",)
+    return (f"Links: weights and gradients take {world.routes.gather.text}.",)
 
 
 def _nearest(solution: Solution) -> str:
@@ -167,19 +177,24 @@ def _checkpointing(asked: Asked, found: Found) -> str:
     step = format_seconds(chosen.estimate.step_seconds)
     same = (strategy.engine, strategy.world_size)
     others = [c for c in found.ranked[1:] if (c.strategy.engine, c.strategy.world_size) == same]
-    others = [c for c in others if c.strategy.checkpointing is not strategy.checkpointing]
+    others = [c for c in others if c.strategy.mode_label != strategy.mode_label]
     if strategy.checkpointing is Checkpointing.none:
         return f"All activations fit, so none is recomputed (a step takes about {step})."
-    start = f"Checkpointing {strategy.checkpointing.value} (a step takes about {step})"
-    if asked.config.checkpointing is not Checkpointing.auto:
+    start = f"{_sentence_start(strategy.mode_label)} (a step takes about {step})"
+    if asked.config.checkpointing is not Checkpointing.auto or asked.config.checkpointing_layers is not None:
         return f"{start} was asked for."
     if not others:
         return f"{start}: keeping all activations does not fit."
+    if strategy.recomputed is not None:
+        every = min(others, key=lambda choice: (choice.strategy.recomputed is not None, choice.estimate.step_seconds))
+        told = f"{every.strategy.mode_label} takes {format_seconds(every.estimate.step_seconds)}"
+        return (
+            f"{start}: as few layers as fit, or more where they free memory within {WORTH_MEMORY:.0%} of the time; "
+            f"{told}."
+        )
     best = min(others, key=lambda choice: choice.estimate.step_seconds)
     shown = format_seconds(best.estimate.step_seconds)
-    return (
-        f"{start}: checkpointing {best.strategy.checkpointing.value} takes {shown} with its best micro-batch that fits."
-    )
+    return f"{start}: {best.strategy.mode_label} takes {shown} with its best micro-batch that fits."
 
 
 def _packing(asked: Asked, solution: Solution) -> tuple[str, ...]:
@@ -227,5 +242,9 @@ def _optimizer(asked: Asked, solution: Solution) -> tuple[str, ...]:
     return (f"Optimizer {name.value}: {why}.",)
 
 
+def _sentence_start(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
 def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:] + "." if text[0] not in "bf" else f"Precision {text}."
+    return _sentence_start(text) + "." if text[0] not in "bf" else f"Precision {text}."

@@ -1,7 +1,8 @@
 """All ways to run that the configuration leaves open, ranked; the others with their reasons.
 
 Searched: packing x optimizer x part of the machine x rows per rank x engine x shard group x residency x
-checkpointing x micro-batch (`explore`); the global batch is kept, and time is counted per token of the data.
+checkpointing x micro-batch (`explore`) x layers recomputed (`parts`); the global batch is kept, and time is counted
+per token of the data.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ from itertools import product
 
 from orchestrator.estimate.values import Estimate
 from orchestrator.planner.evaluate import Fit, Job, Point
-from orchestrator.planner.explore import Explorer, Refused, Taken, Timed, group_of
+from orchestrator.planner.explore import Explorer, Refused, Taken, Timed, group_of, pace_of
+from orchestrator.planner.parts import add_parts
 from orchestrator.planner.plan import Choice
 from orchestrator.planner.points import strategy_of
 from orchestrator.planner.ranking import Rank, order
-from orchestrator.planner.variants import OPTIMIZER_HANDICAP
-from orchestrator.planner.ways import handicap_of
 from orchestrator.planner.world import World
 
 _SHORT_LIST = 10
@@ -61,6 +61,7 @@ def search(jobs: Sequence[Job], worlds: Sequence[World]) -> Found:
     explorers = [Explorer(job, taken.setdefault(job.config.data.packing, {}), parts) for job in jobs]
     for explorer, world in product(explorers, worlds):
         explorer.explore(world)
+    add_parts(explorers)
     fits = {id(explorer.job): explorer.fit for explorer in explorers}
     timed = [item for explorer in explorers for item in explorer.timed]
     refused = {key: entry for explorer in reversed(explorers) for key, entry in explorer.refused.items()}
@@ -95,11 +96,9 @@ def _is_even(point: Point) -> bool:
 def rank_of(item: Timed) -> Rank:
     """What the order of strategies looks at."""
     point, config = item.point, item.job.config
-    tokens = sum(point.place.rows) * item.job.batch.real_tokens_per_row
-    handicap = handicap_of(point.way) * OPTIMIZER_HANDICAP[config.optimizer.name]
     return Rank(
         group=(config.data.packing, config.optimizer.name, *group_of(point.place.world, point.way)),
-        seconds_per_token=item.time.step_seconds / tokens * handicap,
+        seconds_per_token=pace_of(item),
         devices=point.place.world.size,
     )
 

@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.config import Checkpointing, Engine, Offload, Optimizer, Padding
+from orchestrator.estimate.recomputed import mode_text
 from orchestrator.estimate.setting import Zero3Knobs
+from orchestrator.planner.compression import CompressionPlan, Kind
 from orchestrator.planner.gradient_route import GradientRoute
 
-__all__ = ["Strategy", "Zero3Extras", "Zero3Knobs"]
+__all__ = ["Recomputed", "Strategy", "Zero3Extras", "Zero3Knobs"]
+
+
+SPARSE_LABEL = ", sparse gradients"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,20 @@ class Zero3Extras:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """The first `layers` of the model's `of` layers are recomputed, the others keep their activations."""
+
+    layers: int
+    of: int
+
+    def __post_init__(self) -> None:
+        """Reject what is no part."""
+        if not 0 < self.layers < self.of:
+            msg = f"{self.layers} of {self.of} layers are no part of them"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """How the work is cut and in which types it is done.
 
@@ -46,6 +65,7 @@ class Strategy:
         precision: arithmetic of the passes (`bf16`, `fp16`, `fp32`).
         adapter_dtype, compute_dtype, load_dtype: of adapters, of dequantised products, of unquantised weights.
         quant_storage: dtype name under which packed bytes are stored (`uint8`, `bfloat16`, ...).
+        recomputed: the layers that `checkpointing` is for; None for all.
         allocator: value of PYTORCH_ALLOC_CONF; empty leaves torch's default.
         threads_per_process: CPU threads of a rank.
         zero3: the knobs when `engine` is zero3.
@@ -53,6 +73,7 @@ class Strategy:
         part: which part of the machine this is.
         extras: further settings when `engine` is zero3.
         gradient_route: who sums the gradients over the ranks; of the chosen strategy only, and None for one rank.
+        compression: whether gradients travel sparse, and why; of those where they do, and of the chosen strategy.
     """
 
     engine: Engine
@@ -79,6 +100,8 @@ class Strategy:
     part: str = ""
     extras: Zero3Extras | None = None
     gradient_route: GradientRoute | None = None
+    recomputed: Recomputed | None = None
+    compression: CompressionPlan | None = None
 
     def __post_init__(self) -> None:
         """Reject strategies that no world could run."""
@@ -94,6 +117,10 @@ class Strategy:
             (
                 any(m * self.accumulation < share for m, share in zip(self.micro, self.shares, strict=False)),
                 f"micro {self.micro} x {self.accumulation} does not cover shares {self.shares}",
+            ),
+            (
+                self.recomputed is not None and self.checkpointing is Checkpointing.none,
+                "recomputed layers without checkpointing",
             ),
             ((self.engine is Engine.zero3) != (self.zero3 is not None), "zero3 knobs belong to engine zero3 alone"),
         )
@@ -114,7 +141,15 @@ class Strategy:
         who = ranks_label(self.engine, self.zero3, self.world_size, self.num_nodes, copy_ranks=copy)
         micro = micro_label(self.micro, self.accumulation)
         end = options_label(packing=self.packing, optimizer=self.optimizer)
-        return f"{who}, {micro}, checkpointing {self.checkpointing.value}, {self.precision}{end}"
+        end += SPARSE_LABEL if self.compression is not None and self.compression.kind is Kind.topk else ""
+        return f"{who}, {micro}, {self.mode_label}, {self.precision}{end}"
+
+    @property
+    def mode_label(self) -> str:
+        """Name what is recomputed."""
+        part = self.recomputed
+        recomputed, layers = (None, 0) if part is None else (part.layers, part.of)
+        return mode_text(self.checkpointing, recomputed, layers)
 
 
 def ranks_label(

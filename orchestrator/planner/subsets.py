@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -11,20 +12,22 @@ from orchestrator.errors import Problem, UserError
 from orchestrator.planner.groups import Near, alike_hosts, groups_of, has_nvlink, near_of
 from orchestrator.planner.picks import fastest_groups, nearest
 from orchestrator.planner.rates import CPU_LINK_RATES, bottleneck, cores_of, link_rates
+from orchestrator.planner.sizes import kinds_of_hosts, selections, sizes_of
 from orchestrator.planner.wires import Wires, measured_links, wires_of
 from orchestrator.planner.world import World, device_classes
 from topology.model import Device, DeviceKind, Host, Topology
 
 _CPU_RANKS = 2
 _MOST_THREADS = 8
-_MOST_KINDS = 4
+_MOST_SIZES = 24  # a message lists
 
 
 def choose_worlds(config: RunConfig, topology: Topology, calibration: Calibration | None = None) -> tuple[World, ...]:
     """Return the worlds to choose among, the largest first.
 
-    Where the user gives a number of devices, and on CPUs, there is one. Parts that no estimate could tell apart
-    appear once. Links that a calibration has measured count at what was measured.
+    Where the user gives a number of devices, all have that number: on few hosts or many, of one kind or mixed. On
+    CPUs there is one. Parts that no estimate could tell apart appear once. Links that a calibration has measured count
+    at what was measured.
 
     Raises:
         UserError: more devices, hosts or ranks were asked for than there are.
@@ -35,9 +38,11 @@ def choose_worlds(config: RunConfig, topology: Topology, calibration: Calibratio
         wires = wires_of(topology, measured_links(calibration))
         return (replace(_cpu_world(config, wires, hosts), calibration=calibration),)
     near = near_of(topology, measured_links(calibration))
-    full = _full_world(config, near, hosts, gpus)
     if config.devices or config.launch.backend is Backend.local:
-        return (replace(full, calibration=calibration),)
+        sized = {_signature(world): world for world in reversed(_sized_worlds(config, near, hosts, gpus))}
+        return tuple(replace(world, calibration=calibration) for world in reversed(sized.values()))
+    full = _full_world(config, near, hosts, gpus)
+    full = replace(full, reasons=(*_drawn_units(config, hosts), *full.reasons))
     worlds = {_signature(full): full}
     for part in _parts(near, hosts, gpus):
         if part.size <= config.batch.global_:
@@ -54,21 +59,64 @@ def _hosts(config: RunConfig, topology: Topology) -> tuple[Host, ...]:
         raise _error("nodes", f"{config.nodes} hosts asked for, {len(topology.hosts)} described", "Lower nodes")
     else:
         hosts = topology.hosts[: config.nodes]
-    if config.devices % len(hosts):
-        raise _error("devices", f"{config.devices} on {len(hosts)} hosts", "Give a multiple of nodes")
     return hosts
+
+
+def _drawn_units(config: RunConfig, hosts: Sequence[Host]) -> tuple[str, ...]:
+    """Say how many hosts `nodes` of a drawn machine of several hosts are."""
+    unit = len(hosts) // config.nodes
+    if config.nodes == 1 or unit == 1 or not config.topology.preset:
+        return ()
+    what = f"topology={config.topology.preset} is a machine of {unit} hosts, which counts as one node"
+    return (f"nodes={config.nodes}: {what}, so there are {len(hosts)} hosts.",)
+
+
+def _sized_worlds(
+    config: RunConfig, near: Near, hosts: tuple[Host, ...], gpus: list[tuple[Device, ...]]
+) -> tuple[World, ...]:
+    """The ways to take as many devices as the user asked for; the best one is for the search to find."""
+    is_local = config.launch.backend is Backend.local
+    if is_local:  # it starts its rank here
+        hosts, gpus = hosts[:1], gpus[:1]
+    count, reasons = config.devices or 1, ("launch=local starts one rank",) if is_local else ()
+    if is_local and count > 1:
+        found = f"launch=local starts one rank, {count} are planned"
+        raise _error("launch", found, "Use launch=torchrun or devices=1")
+    if count > config.batch.global_:
+        found = f"{config.batch.global_} rows cannot feed {count} ranks"
+        raise _error("batch.global", found, f"Use batch.global={count} or fewer devices")
+    chosen = tuple(selections(near, hosts, gpus, count))
+    if not chosen:
+        raise _no_such_size(count, hosts, gpus)
+    reasons += _drawn_units(config, hosts)
+    label = "all GPUs" if count == sum(map(len, gpus)) else "the GPUs asked for"
+    worlds = []
+    for one in chosen:
+        named = one.label if len(chosen) > 1 else label
+        world = _gpu_world(near, tuple(hosts[at] for at in one.hosts), one.devices, named)
+        worlds.append(replace(world, reasons=reasons))
+    return tuple(worlds)
+
+
+def _no_such_size(count: int, hosts: Sequence[Host], gpus: Sequence[Sequence[Device]]) -> UserError:
+    kinds = Counter((len(devices), devices[0].name) for devices in gpus)
+    there = ", ".join(
+        f"{found} found ({name})"
+        if len(hosts) == 1
+        else f"{found} ({name}) on {'one host' if n == 1 else f'{n} hosts'}"
+        for (found, name), n in kinds.items()
+    )
+    sizes = sizes_of(gpus)
+    near = {max(x for x in sizes if x < count), *(x for x in sizes[::-1] if x > count)}
+    pick = " or ".join(str(x) for x in sorted(near, key=lambda x: abs(x - count))[:2])
+    why = "" if count > max(sizes) or len(hosts) == 1 else "; hosts take equally many ranks each"
+    shown = ", ".join(map(str, sizes)) if len(sizes) <= _MOST_SIZES else f"up to {max(sizes)}"
+    return _error("devices", f"{count} GPUs asked for, {there}{why}", f"Use {pick} (of {shown}), or 0 for all")
 
 
 def _full_world(config: RunConfig, near: Near, hosts: tuple[Host, ...], gpus: list[tuple[Device, ...]]) -> World:
     found = min(len(devices) for devices in gpus)
-    wanted = config.devices // len(hosts) or found
-    if wanted > found:
-        raise _error(
-            "devices",
-            f"{config.devices} GPUs asked for, {found} found on each host ({gpus[0][0].name})",
-            f"Use devices={found * len(hosts)}, or 0 for all",
-        )
-    num_hosts, per_host, reasons, warnings = _limit(config, len(hosts), wanted)
+    num_hosts, per_host, reasons, warnings = _limit(config, len(hosts), found)
     chosen = [
         nearest(near, host.name, devices, per_host) for host, devices in zip(hosts[:num_hosts], gpus, strict=False)
     ]
@@ -78,11 +126,7 @@ def _full_world(config: RunConfig, near: Near, hosts: tuple[Host, ...], gpus: li
 
 def _parts(near: Near, hosts: tuple[Host, ...], gpus: list[tuple[Device, ...]]) -> Iterator[World]:
     """Yield smaller worlds: fewer hosts, and of one host fewer devices."""
-    kinds: dict[object, list[int]] = {}
-    for at, devices in enumerate(gpus):
-        kinds.setdefault(tuple(device.name for device in devices), []).append(at)
-    # Kinds with many hosts first; a cluster of many kinds is not worth a look at each.
-    kinds = dict(sorted(kinds.items(), key=lambda item: -len(item[1]))[:_MOST_KINDS])
+    kinds = kinds_of_hosts(gpus)
     groups = [("all GPUs", list(range(len(hosts))))]
     hosts_of_kind = [(f"the host{'s' if len(x) > 1 else ''} with {gpus[x[0]][0].name}", x) for x in kinds.values()]
     groups += hosts_of_kind if len(kinds) > 1 else []
@@ -151,6 +195,9 @@ def _cpu_world(config: RunConfig, wires: Wires, hosts: tuple[Host, ...]) -> Worl
     slots = [host.devices for host in hosts]
     if not all(slots):
         raise _error("topology", "a host without devices", "Probe the host again")
+    if config.devices % len(hosts):
+        found = f"{config.devices} ranks asked for on {len(hosts)} hosts, which take equally many each"
+        raise _error("devices", found, f"Give a multiple of {len(hosts)}")
     wanted = config.devices // len(hosts) or max(1, min(cores, _CPU_RANKS))
     num_hosts, per_host, reasons, warnings = _limit(config, len(hosts), wanted)
     if per_host > cores:

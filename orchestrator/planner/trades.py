@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.config import Engine
 from orchestrator.planner.changes import first_that_fits
 from orchestrator.planner.evaluate import Job, Point
-from orchestrator.planner.levers import Cost, Lever, State, cost_of, levers_of
+from orchestrator.planner.levers import Cost, Lever, State, cost_of, levers_of, recomputed_now
 from orchestrator.planner.plan import Branch, Trade
 from orchestrator.planner.solve import Asked, solve
 from orchestrator.planner.ways_out import small_changes
@@ -20,10 +20,16 @@ _MOST_BRANCHES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trades:
-    """Single changes, best bargain first, and the cheapest combinations by the bytes that they free."""
+    """Single changes, best bargain first, and the cheapest combinations by the bytes that they free.
+
+    `recomputed` layers are those that are recomputed already; `layers` tells of the single changes that recompute
+    more how many they add.
+    """
 
     single: tuple[Trade, ...]
     tree: tuple[Branch, ...]
+    recomputed: int
+    layers: Mapping[str, int]
 
 
 def trades_of(asked: Asked, job: Job, point: Point) -> Trades:
@@ -36,7 +42,12 @@ def trades_of(asked: Asked, job: Job, point: Point) -> Trades:
     found = [entry for entry in _singles(start, before) if _is_useful(entry.trade, before)]
     found += [_Priced(trade=x, percent=x.time_percent) for x in _whole_copies(asked, point, before)]
     found = sorted((entry for entry in found if _is_useful(entry.trade, before)), key=_bargain)
-    return Trades(single=tuple(entry.trade for entry in found), tree=_tree(start, before, found))
+    return Trades(
+        single=tuple(entry.trade for entry in found),
+        tree=_tree(start, before, found),
+        recomputed=recomputed_now(point.way, job.model.layers),
+        layers={entry.trade.change: entry.lever.layers for entry in found if entry.lever and entry.lever.layers},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +120,11 @@ def _tree(start: State, before: Cost, found: Sequence[_Priced]) -> tuple[Branch,
 
 def _joined(settings: tuple[str, ...], more: str) -> tuple[str, ...]:
     """Add a setting; one with the same key takes the place of the earlier one."""
-    found = dict(setting.split("=", 1) for setting in (*" ".join(settings).split(), *more.split()))
+    found = dict(setting.split("=", 1) for setting in " ".join(settings).split())
+    added = dict(setting.split("=", 1) for setting in more.split())
+    if "checkpointing" in added:  # of how many layers belongs to it
+        found.pop("checkpointing_layers", None)
+    found |= added
     return tuple(f"{key}={value}" for key, value in found.items())
 
 

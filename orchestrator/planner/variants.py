@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from orchestrator.config import Optimizer, Padding, RunConfig
+from orchestrator.errors import Problem, UserError
 from orchestrator.planner.evaluate import Job
 from orchestrator.workload.adapter import AdapterShape, adapter_shape
 from orchestrator.workload.batch import BatchShape, DataStats, batch_shape
@@ -39,8 +40,12 @@ def jobs_of(config: RunConfig, model: ModelShape, data: DataStats, *, is_gpu: bo
     """Return a job for each open choice, none of them open any more; those with torch's AdamW come first.
 
     Raises:
-        UserError: a target of the adapters names no module.
+        UserError: a target of the adapters names no module, or more layers are to be recomputed than there are.
     """
+    wanted = config.checkpointing_layers
+    if wanted is not None and wanted > model.layers:
+        found, remedy = f"found {wanted}, {model.name} has {model.layers} layers", f"Give 1 to {model.layers}, or auto."
+        raise UserError(Problem(where="checkpointing_layers", found=found, remedy=remedy))
     adapter = adapter_shape(model, config.adapter)
     return tuple(
         job_of(_settled(config, packing=packing, optimizer=optimizer), model, data, adapter)

@@ -30,11 +30,15 @@ class Residency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """An engine and its modes, without micro-batch and devices."""
+    """An engine and its modes, without micro-batch and devices.
+
+    `recomputed` layers, from the first on, are what `checkpointing` is for; None for all of them.
+    """
 
     engine: Engine
     checkpointing: Checkpointing
     residency: Residency | None = None
+    recomputed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,15 +108,29 @@ ENGINES: Final[Mapping[Engine, EngineRules]] = MappingProxyType(
 MODE_HANDICAP: Final[Mapping[Checkpointing, float]] = MappingProxyType({Checkpointing.selective: 1.03})
 
 
-def ways_for(config: RunConfig, world: World) -> Iterator[Way]:
-    """Yield every way that the configuration leaves open in this world."""
-    wanted = config.engine.name
+def ways_for(config: RunConfig, world: World, layers: int) -> Iterator[Way]:
+    """Yield every way that the configuration leaves open in this world, for a model of so many layers."""
+    wanted, recomputed = config.engine.name, recomputed_of(config, layers)
     for engine in ENGINES if wanted is Engine.auto else (wanted,):
         rules = ENGINES[engine]
         mode = config.checkpointing
-        for checkpointing in rules.modes if mode is Checkpointing.auto else (mode,):
+        modes = rules.modes if mode is Checkpointing.auto else (mode,)
+        if config.checkpointing_layers is not None:
+            modes = tuple(mode for mode in modes if mode is not Checkpointing.none)
+        for checkpointing in modes:
             for residency in rules.residencies(config, world):
-                yield Way(engine=engine, checkpointing=checkpointing, residency=residency)
+                yield Way(engine=engine, checkpointing=checkpointing, residency=residency, recomputed=recomputed)
+
+
+def recomputed_of(config: RunConfig, layers: int) -> int | None:
+    """How many layers the user wants recomputed; None where that is all of them, or left open."""
+    wanted = config.checkpointing_layers
+    return None if wanted is None or wanted >= layers else wanted
+
+
+def tells_layers(config: RunConfig) -> bool:
+    """Whether layers are known to be recomputed one by one: code that comes with the weights need not do so."""
+    return not config.model.trust_remote_code
 
 
 def conflict_of(config: RunConfig, world: World, way: Way, precision: str) -> str | None:

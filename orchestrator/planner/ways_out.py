@@ -70,10 +70,13 @@ def _told(number: int, out: WayOut) -> Problem:
     estimate = out.choice.estimate
     device, host = format_bytes(estimate.memory.device_bytes), format_bytes(estimate.memory.host_bytes)
     step, rate = format_seconds(estimate.step_seconds), f"{estimate.tokens_per_second:,.0f}"
+    limit = format_bytes(out.limit_bytes)
+    memory = f"{device} of {limit} a device and {host} of host memory a rank"
+    if not out.is_gpu:
+        memory = f"{host} of the {limit} of host memory a rank has then"
     return Problem(
         where=f"way out {number}",
-        found=f"{out.text} would do: {out.choice.strategy.label}, {device} of {format_bytes(out.limit_bytes)} a device "
-        f"and {host} of host memory a rank",
+        found=f"{out.text} would do: {out.choice.strategy.label}, {memory}",
         remedy=f"A step takes about {step}, {rate} tokens/s.",
     )
 
@@ -97,8 +100,12 @@ def _opened(asked: Asked) -> Iterator[Change]:
     engine = config.engine
     if config.batch.micro is not None:
         yield single("batch.micro=auto", 0, partial(with_config, asked, batch=replace(config.batch, micro=None)))
-    if config.checkpointing is not Checkpointing.auto:
-        yield single("checkpointing=auto", 0, partial(with_config, asked, checkpointing=Checkpointing.auto))
+    keys = [("checkpointing", config.checkpointing is not Checkpointing.auto)]
+    keys.append(("checkpointing_layers", config.checkpointing_layers is not None))
+    text = " ".join(f"{key}=auto" for key, is_fixed in keys if is_fixed)
+    if text:
+        build = partial(with_config, asked, checkpointing=Checkpointing.auto, checkpointing_layers=None)
+        yield single(text, 0, build)
     if engine.name is not Engine.auto:
         yield single("engine=auto", 0, partial(with_config, asked, engine=replace(engine, name=Engine.auto)))
     fixed = {Offload.auto} != {engine.offload_param, engine.offload_optimizer}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,7 +37,15 @@ def rows_of(trials: Sequence[Trial]) -> tuple[Row, ...]:
 
 def _split(override: str) -> tuple[str, str]:
     key, _, value = override.lstrip("+~").partition("=")
-    return key, value
+    return key, _unquoted(value)
+
+
+def _unquoted(value: str) -> str:
+    """A value without the quotes that Hydra's grammar needs: the inverse of `overrides.quote`."""
+    if len(value) < len("''") or value[0] not in "'\"" or value[-1] != value[0]:
+        return value
+    inner = re.sub(rf"(\\+)(?={value[0]}|$)", lambda found: "\\" * (len(found[1]) // 2), value[1:-1])
+    return re.sub(r"(\\+)(?=\$\{)", lambda found: "\\" * (len(found[1]) // 2), inner)
 
 
 def _row(trial: Trial, values: tuple[tuple[str, str], ...]) -> Row:

@@ -24,6 +24,8 @@ from topology.routing.choose import Offer, Route, routes
 from topology.routing.software import Runner, Software, software_of
 
 KEY: Final = "route.export"
+_NAMES: Final = ("tuner.csv", "graph.xml", "README.txt")
+_MOST_BYTES: Final = 2**16
 _HEADER: Final = "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks"
 _ALL_SIZES: Final = 2**32 - 1  # the tuner's word for any size
 _COLLECTIVES: Final = MappingProxyType(
@@ -67,13 +69,14 @@ def exports(
         software: fixed times of the group's library; None: priors.
 
     Raises:
-        UserError: the group does not use NCCL.
+        UserError: the group does not use NCCL, or files of somebody else's would be written over.
     """
     if software_of(graph).name != "nccl":
         found = "the group runs on CPUs, where gloo carries the collectives"
         raise UserError(
             Problem(where=f"{KEY}={folder}", found=found, remedy="Leave it out, or describe a GPU machine.")
         )
+    _check_free(Path(folder))
     rows = [row for collective in _COLLECTIVES for row in rows_of(routes(graph, collective, software=software))]
     files = {"tuner.csv": "\n".join([_HEADER, *(row.text for row in rows)]) + "\n"}
     try:
@@ -82,6 +85,29 @@ def exports(
         missing = "; ".join(error.problems)
     files["README.txt"] = _readme(topology, graph, missing)
     return tuple((KEY, str(Path(folder) / name), text) for name, text in files.items())
+
+
+def _check_free(folder: Path) -> None:
+    """Refuse to write over files that an earlier export did not write: its README.txt says which they are.
+
+    Raises:
+        UserError: there are such files, or what is there is no folder.
+    """
+    where = f"{KEY}={folder}"
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise UserError(Problem(where=where, found="there is a file of that name", remedy="Name a new folder."))
+        there = [name for name in _NAMES if (folder / name).exists()]
+        readme = folder / _NAMES[-1]
+        is_own = readme.is_file() and readme.read_bytes()[:_MOST_BYTES].decode(errors="replace").startswith(
+            _README_HEAD
+        )
+    except OSError as error:
+        found = f"cannot look there: {error.strerror or error}"
+        raise UserError(Problem(where=where, found=found, remedy="Name a new folder.")) from error
+    if there and not is_own:
+        found = f"{', '.join(there)} there, and not written by an export of trainmaster"
+        raise UserError(Problem(where=where, found=found, remedy="Name a new folder, or move the files away."))
 
 
 def rows_of(by_size: Sequence[Route]) -> tuple[Row, ...]:
@@ -140,6 +166,7 @@ def _readme(topology: Topology, graph: Graph, missing: str) -> str:
     return _README.format(machine=fingerprint(topology), num=graph.size, begin=begin, tests=tests, rings=rings.rstrip())
 
 
+_README_HEAD: Final = "Nothing here is applied. These are predictions, to be tried by hand against"
 _README: Final = """\
 Nothing here is applied. These are predictions, to be tried by hand against what NCCL does by itself.
 

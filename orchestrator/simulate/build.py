@@ -166,4 +166,5 @@ def _settings(case: Case) -> TrainSettings:
         shares=(case.micro * case.accumulation,),
         micro=(case.micro,),
         accumulation=case.accumulation,
+        recomputed_layers=case.recomputed,
     )

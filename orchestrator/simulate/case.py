@@ -33,6 +33,7 @@ class Case:
         accumulation: forward passes per optimizer step.
         rank, targets, dropout: of the LoRA adapters.
         layers: simulate only so many layers; None for all.
+        recomputed: layers that are recomputed, from the first on, with checkpointing; None for all.
         stack: `trl` (fused head, our loop) or `hf_plain` (full logits, transformers' own loss).
     """
 
@@ -53,6 +54,7 @@ class Case:
     stack: str = "trl"
     attention: str = "sdpa"
     layers: int | None = None
+    recomputed: int | None = None
 
     def __post_init__(self) -> None:
         """Name everything that cannot be simulated."""
@@ -67,6 +69,11 @@ class Case:
             for name, value in counts.items()
             if type(value) is not int or value < 1
         ]
+        part = self.recomputed
+        if part is not None and (type(part) is not int or part < 1 or self.checkpointing == "none"):
+            found = f"{part!r} with checkpointing {self.checkpointing}"
+            remedy = "Give a count of at least 1, with checkpointing full or selective."
+            problems.append(Problem(where="recomputed", found=found, remedy=remedy))
         if not isinstance(self.model, Mapping) or "model_type" not in self.model:
             problems.append(
                 Problem(where="model", found="no model_type", remedy="Give the content of the model's config.json.")

@@ -1,4 +1,4 @@
-"""Activation checkpointing as planned: full, selective or none."""
+"""Activation checkpointing as planned: full, selective or none, of all layers or of the first ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 from bitsandbytes.nn import Linear8bitLt
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from orchestrator.errors import Problem, UserError
 from orchestrator.train.settings import TrainSettings
 
 _MATRIX_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
@@ -36,6 +38,31 @@ def enable_checkpointing(model: nn.Module, settings: TrainSettings, rank: int) -
     target.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs)
     # Inputs of the first layer need a gradient, or a reentrant checkpoint drops the graph.
     target.enable_input_require_grads()
+    if settings.recomputed_layers is not None:
+        _keep_from(model, settings.recomputed_layers)
+
+
+def _keep_from(model: nn.Module, recomputed: int) -> None:
+    """Let all layers but the first `recomputed` keep their activations.
+
+    transformers gives every layer a switch of its own (modeling_layers.py, GradientCheckpointingLayer), and
+    `activation_checkpointing_enable` turns all of them on.
+
+    Raises:
+        UserError: the model's code has fewer such layers.
+    """
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if len(layers) < recomputed:
+        raise UserError(
+            Problem(
+                where="checkpointing_layers",
+                found=f"{recomputed} layers are to be recomputed, and the model's code has {len(layers)} that can be "
+                "recomputed one by one",
+                remedy="Use checkpointing_layers=auto with checkpointing=full or none.",
+            )
+        )
+    for layer in layers[recomputed:]:
+        layer.gradient_checkpointing = False
 
 
 def _keep_adapter_products(

@@ -20,6 +20,7 @@ class TrainSettings:
         shares: rows of a global batch for each rank; they sum to the global batch.
         micro: most rows in one forward pass, for each rank.
         accumulation: forward passes per optimizer step, the same on every rank.
+        recomputed_layers: how many layers, from the first on, `checkpointing` is for; None for all.
     """
 
     run_dir: Path
@@ -35,6 +36,7 @@ class TrainSettings:
     shares: tuple[int, ...]
     micro: tuple[int, ...]
     accumulation: int
+    recomputed_layers: int | None = None
 
     @property
     def is_zero3(self) -> bool:
@@ -80,4 +82,5 @@ def settings_from(plan: Plan, run_dir: Path) -> TrainSettings:
         shares=shares,
         micro=micro,
         accumulation=num_micro_steps(shares, micro),
+        recomputed_layers=None if strategy.recomputed is None else strategy.recomputed.layers,
     )

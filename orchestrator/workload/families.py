@@ -25,6 +25,7 @@ from orchestrator.workload.layout import (
     skip_patterns,
 )
 from orchestrator.workload.model import ModelShape
+from orchestrator.workload.positions import positions_of
 from orchestrator.workload.quantised import prequantised
 from orchestrator.workload.unsaid import activation_of, drops_residuals
 from orchestrator.workload.windows import window_of
@@ -79,6 +80,7 @@ def shape_from_config(name: str, config: Config) -> ModelShape:
     window, windowed = window_of(kind, shape.layers, told_or_default)
     return replace(
         shape,
+        max_positions=positions_of(kind, shape.max_positions, inner),
         norms_per_layer=shape.norms_per_layer if family.norms_per_layer is None else family.norms_per_layer,
         layer_norm=family.layer_norm,
         gated_mlp=family.gated_mlp,

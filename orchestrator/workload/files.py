@@ -7,15 +7,19 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 
-from orchestrator.dataset.disk import expanded, is_file, is_folder, reading
+from orchestrator.dataset.disk import expanded, is_file, is_folder, names_in, reading
 from orchestrator.errors import Problem, UserError
 
 # The format caps its header at 100 MB; more is a damaged file, not a model.
 _MAX_HEADER_BYTES = 100_000_000
 _LENGTH_BYTES = 8
+_MOST_COMPARED = 1000
+_NEAREST = 3
+_LEAST_ALIKE = 0.6
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 
 
@@ -85,6 +89,16 @@ def require_folder(path: str, hub_cache: Path, revision: str = "") -> Path:
     else:
         found, remedy = f"there is no folder {path}", "Give a folder with a config.json, or a hub id (org/name)."
     raise UserError(Problem(where="model", found=found, remedy=remedy))
+
+
+def nearest_folders(path: str) -> tuple[str, ...]:
+    """Folders beside `path`, with a config.json, whose names are much like its own; nearest first."""
+    wanted = expanded(path)
+    parent = wanted.parent
+    if not is_folder(parent):
+        return ()
+    close = get_close_matches(wanted.name, names_in(parent)[:_MOST_COMPARED], n=_NEAREST, cutoff=_LEAST_ALIKE)
+    return tuple(str(parent / name) for name in close if is_file(parent / name / "config.json"))
 
 
 def read_config(folder: Path) -> Mapping[str, object]:

@@ -14,6 +14,7 @@ from orchestrator.workload.families import SUPPORTED, is_known, shape_from_confi
 from orchestrator.workload.files import TensorInfo, read_config, read_headers
 from orchestrator.workload.layout import Config
 from orchestrator.workload.model import ModelShape
+from orchestrator.workload.not_decoders import refuse_others
 from orchestrator.workload.quantised import prequantised
 from orchestrator.workload.unknown import Uncountable, shape_from_headers
 from orchestrator.workload.wrappers import language_part
@@ -23,15 +24,20 @@ _SHOWN: Final = 5
 __all__ = ["Uncountable", "load_shape"]
 
 
-def load_shape(folder: Path, name: str = "") -> ModelShape:
+def load_shape(folder: Path, name: str = "", *, without_weights: bool = False) -> ModelShape:
     """Shape of the model in `folder`: computed from config.json and checked against its weights.
+
+    Args:
+        folder: of the model.
+        name: what to call it.
+        without_weights: go by config.json alone (for a plan, where some or all of the weights are not there).
 
     Raises:
         Uncountable: the architecture is neither known nor clear from the headers; the meta device can tell.
         UserError: files are missing or damaged, disagree, or hold weights that cannot be trained on.
     """
     try:
-        return _load_shape(folder, name)
+        return _load_shape(folder, name, {} if without_weights else read_headers(folder))
     except ValueError as error:  # counts that no shape can have
         raise UserError(
             Problem(
@@ -42,14 +48,15 @@ def load_shape(folder: Path, name: str = "") -> ModelShape:
         ) from error
 
 
-def _load_shape(folder: Path, name: str) -> ModelShape:
-    config, tensors = read_config(folder), read_headers(folder)
+def _load_shape(folder: Path, name: str, tensors: Mapping[str, TensorInfo]) -> ModelShape:
+    config = read_config(folder)
     name = name or folder.name
     kind = config.get("model_type")
     if kind is not None and not isinstance(kind, str):
         found = f"model_type {kind!r} is no name of an architecture"
         remedy = "Take the file from the model's own folder."
         raise UserError(Problem(where=str(folder / "config.json"), found=found, remedy=remedy))
+    refuse_others(name, config)
     told = prequantised(name, config)
     quantised = sorted({info.dtype for info in tensors.values()} - _FLOATS)
     if quantised and not told and any(tensors[key].dtype in quantised for key in _weights(tensors)):

@@ -31,6 +31,7 @@ from orchestrator.workload.files import read_config
 from orchestrator.workload.layout import MOST_LAYERS, Layout, Sizes, assembled, packed
 from orchestrator.workload.model import ModelShape
 from orchestrator.workload.parameters import TUPLE_ROUTERS, Parameter, Role
+from orchestrator.workload.positions import positions_of
 from orchestrator.workload.quantised import Prequantised, prequantised
 from orchestrator.workload.shape_codec import problems_to_json, shape_to_json
 from orchestrator.workload.unsaid import activation_of, drops_residuals
@@ -96,6 +97,7 @@ def shape_of_model(
     told_by = vars(config)
     return replace(
         shape,
+        max_positions=positions_of(str(config.model_type), shape.max_positions, told_by),
         dtype=str(getattr(model.config, "dtype", None) or "").removeprefix("torch."),
         activation=activation_of(str(config.model_type), told_by),
         drops_residuals=drops_residuals(str(config.model_type), told_by),

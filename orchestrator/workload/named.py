@@ -17,6 +17,7 @@ from orchestrator.workload.families import shape_from_config
 from orchestrator.workload.model import ModelShape
 
 _NEAREST: Final = 3
+_LEAST_ALIKE: Final = 0.6
 # What people write and authors leave out: `Llama-2-7b-hf`, `Llama 2 7 B`.
 _IGNORED: Final = re.compile(r"[^a-z0-9.]|(?<=[-_ ])hf$")
 
@@ -83,6 +84,15 @@ def find_preset(name: str) -> Preset | None:
     return _by_key().get(_key(name)) or _by_key().get(_key(name.rpartition("/")[2]))
 
 
+def nearest_presets(name: str) -> tuple[str, ...]:
+    """Up to three short names of presets that `name` may be meant for: those it begins first, then similar ones."""
+    short = {_key(preset.names[0]): preset.names[0] for preset in presets()}
+    asked = _key(name.rpartition("/")[2])
+    begun = sorted((known for known in short if asked and known.startswith(asked)), key=len)
+    close = difflib.get_close_matches(asked, short, n=_NEAREST, cutoff=_LEAST_ALIKE)
+    return tuple(short[known] for known in list(dict.fromkeys([*begun, *close]))[:_NEAREST])
+
+
 def preset_shape(name: str) -> ModelShape:
     """The shape of a model by name, without its files.
 
@@ -91,8 +101,8 @@ def preset_shape(name: str) -> ModelShape:
     """
     preset = find_preset(name)
     if preset is None:
+        near = nearest_presets(name)
         short = sorted({preset.names[0] for preset in presets()})
-        near = difflib.get_close_matches(name.lower().rpartition("/")[2], short, n=_NEAREST, cutoff=0.5)
         listed = f"The nearest: {', '.join(near)}." if near else f"Known: {', '.join(short)}."
         raise UserError(Problem(where="model", found=f"no preset is called {name!r}", remedy=listed))
     shape = shape_from_config(preset.id, preset.config)

@@ -47,7 +47,8 @@ def test_formula_and_fake_tensors_agree_within_3_percent() -> None:
     rows = [line.split() for line in done.stdout.splitlines() if line.rstrip().endswith("%")]
     errors = [float(row[-1].rstrip("%")) for row in rows]
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(errors) >= 5
+    assert len(errors) >= 8
+    assert sum("half" in row for row in rows) >= 3
     assert max(map(abs, errors)) <= 3.0
     assert {"trl", "hf_plain"} <= {word for row in rows for word in row}
 
@@ -62,6 +63,15 @@ def test_fake_tensors_count_as_real_ones(stack: str, checkpointing: str) -> None
         real.state_bytes,
         real.optimizer_bytes,
     )
+
+
+@pytest.mark.parametrize("checkpointing", ["selective", "full"])
+def test_a_part_of_the_layers_counts_as_in_reality(checkpointing: str) -> None:
+    case = replace(CASE, checkpointing=checkpointing, recomputed=2)
+    peak = simulate(case).peak_bytes
+    assert peak == simulate(case, real=True).peak_bytes
+    none, every = (simulate(replace(CASE, checkpointing=x)).peak_bytes for x in ("none", checkpointing))
+    assert every < peak < none
 
 
 def test_layers_are_additive() -> None:

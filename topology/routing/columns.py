@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,8 +201,3 @@ class Routes:
         if key not in self._paths:
             self._paths[key] = self._graph.back(self._before, self._chosen, source, target)
         return self._paths[key]
-
-
-def passes_of(paths: Iterable[tuple[int, ...]]) -> Counter[int]:
-    """How often each edge is passed."""
-    return Counter(at for path in paths for at in path)

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from topology.graph import Graph
 from topology.routing.arborescence import cheapest_tree
-from topology.routing.columns import Column, Routes, Shortest, capacities, pack, passes_of, settle
+from topology.routing.columns import Column, Routes, Shortest, capacities, pack, settle
+from topology.routing.shares import apportioned, passes_of
 from topology.routing.trees import Hop, Tree
 
 _ENOUGH: Final = 0.998  # of the bound; the rest would be lost in rounding
@@ -213,17 +214,6 @@ def _parts_of(groups: Sequence[int], weights: Sequence[float], size: int) -> lis
         for at, part in zip(own, apportioned([weights[at] for at in own], wanted), strict=True):
             parts[at] = part
     return parts
-
-
-def apportioned(weights: Sequence[float], parts: int) -> list[int]:
-    """Whole numbers that sum to `parts`, close to proportional to the weights (largest remainders)."""
-    total = sum(weights)
-    exact = [weight / total * parts if total > 0 else parts / len(weights) for weight in weights]
-    whole = [int(value + 1e-9) for value in exact]
-    order = sorted(range(len(weights)), key=lambda at: whole[at] - exact[at])
-    for at in order[: parts - sum(whole)]:
-        whole[at] += 1
-    return whole
 
 
 def _hops(root: int, tied: Tied, *, is_out: bool) -> tuple[Hop, ...]:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
-
-import numpy as np
+from typing import Final, Protocol
 
 from topology.collectives import Collective, check_size
 from topology.errors import TopologyError
 from topology.graph import Graph
-from topology.routing.columns import Column, Shortest, capacities, pack, passes_of, settle
-from topology.routing.forest import apportioned
+from topology.routing import few_rings
 from topology.routing.islands import MOST_LANES, Hops, hosts_of
 from topology.routing.orders import best_order
-from topology.routing.tours import Tours
+from topology.routing.shares import apportioned, passes_of
 from topology.routing.trees import Hop, Tree, refusal, schedule_of_trees
 from topology.schedule import Phase, Schedule
 
@@ -25,14 +23,10 @@ _MOST_CHUNKS: Final = 1024  # rings times devices
 MOST_DEVICES: Final = 64  # for several rings at once; one ring has no such limit
 
 _PARTS: Final = 840  # a rank's part is cut in so many
-_MOST_SEARCHED: Final = 32  # up to so many devices rings are also searched by prices, beyond the obvious ones
-_MOST_TURNS: Final = 72
-_FIRST_TURNS: Final = 16  # before the linear program prices
-_LEAST_GAIN: Final = 0.002  # over as many turns; less ends the search
+MOST_SEARCHED: Final = 32  # up to so many devices rings are also searched by prices, beyond the obvious ones
 _LEAST_SHARES: Final = (0.1, 0.05, 0.02, 0.005, 1e-9)  # smaller rings are left out, if _KEPT allows it
 _KEPT: Final = 0.99  # of the rate, with the rings that are left
 _GIVEN_AWAY: Final = 0.004  # of the rate, for fewer rings
-_SHARPNESS: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,20 +82,22 @@ def best_rings(graph: Graph) -> tuple[Ring, ...]:
             found=f"rings are searched for up to {MOST_DEVICES} devices",
             remedy="use one ring or a hierarchy, or search the rings of a smaller cluster of the same hosts",
         )
-    found, num_plain = _candidates(graph)
-    columns = [(0, passes_of(candidate.paths)) for candidate in found]
-    rate = pack(graph, columns, (0,)).rate
+    plain, orders = _plain(graph)
+    solver = _solver(graph.size)
+    paths = [candidate.paths for candidate in plain]
+    found = [*plain, *(Ring(order=order, paths=own) for order, own in solver.search(graph, orders, paths))]
+    columns = [passes_of(candidate.paths) for candidate in found]
+    rate, _ = solver.pack(graph, columns)
     most = max(1, min(MOST_RINGS, _MOST_CHUNKS // graph.size))
     # Rings over the widest paths rather than found ones, and few rather than many, where that costs next to nothing.
-    costs = np.where(np.arange(len(found)) < num_plain, 1.0, 1.5)
-    shares = settle(columns, (0,), capacities(graph) / (rate * (1 - _GIVEN_AWAY)), costs)
+    costs = [1.0 if at < len(plain) else 1.5 for at in range(len(found))]
+    shares = solver.settle(graph, columns, rate * (1 - _GIVEN_AWAY), costs)
     ranked = sorted(range(len(found)), key=lambda at: -shares[at])
     kept, weights = ranked[:most], shares
     for least in _LEAST_SHARES:
         kept = [at for at in ranked[:most] if shares[at] >= least] or ranked[:1]
-        packed = pack(graph, [columns[at] for at in kept], (0,))
-        weights = packed.weights
-        if packed.rate >= _KEPT * rate:
+        reached, weights = solver.pack(graph, [columns[at] for at in kept])
+        if reached >= _KEPT * rate:
             break
     parts = apportioned([float(weight) for weight in weights], _PARTS)
     return tuple(
@@ -109,6 +105,29 @@ def best_rings(graph: Graph) -> tuple[Ring, ...]:
         for at, part in zip(kept, parts, strict=True)
         if part
     )
+
+
+class _Solver(Protocol):
+    """What rings are searched and weighed with; columns count how often a ring passes each edge."""
+
+    def search(
+        self, graph: Graph, orders: Sequence[tuple[int, ...]], known: Sequence[tuple[tuple[int, ...], ...]]
+    ) -> Sequence[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]: ...
+
+    def pack(self, graph: Graph, columns: Sequence[Counter[int]]) -> tuple[float, Sequence[float]]: ...
+
+    def settle(
+        self, graph: Graph, columns: Sequence[Counter[int]], rate: float, costs: Sequence[float]
+    ) -> Sequence[float]: ...
+
+
+def _solver(size: int) -> _Solver:
+    if size <= few_rings.MOST_DEVICES:
+        return few_rings
+    # Loads scipy, which takes longer than a plan for a few devices.
+    from topology.routing import many_rings
+
+    return many_rings
 
 
 def _widest(hops: Hops, order: tuple[int, ...]) -> Ring:
@@ -153,29 +172,23 @@ def _chains(found: Ring, *, begin: int) -> list[Tree]:
     return trees
 
 
-def _candidates(graph: Graph) -> tuple[list[Ring], int]:
-    """Rings worth weighing: the best order both ways, orders rotated in the hosts, and the cheapest under prices.
-
-    Those over the widest paths come first; how many they are is told as well.
-    """
+def _plain(graph: Graph) -> tuple[list[Ring], list[tuple[int, ...]]]:
+    """Rings worth weighing before any search, and their orders: the best one both ways, and rotated in the hosts."""
     hops = Hops(graph)
     order = best_order(graph, hops)
     found: dict[tuple[tuple[int, ...], ...], Ring] = {}
 
-    def keep(candidate: Ring) -> Ring:
-        return found.setdefault(candidate.paths, candidate)
+    def keep(candidate: Ring) -> None:
+        found.setdefault(candidate.paths, candidate)
 
     keep(_widest(hops, order))
     keep(_widest(hops, (order[0], *reversed(order[1:]))))
     shifted = _shifted(graph, order)
     for one in shifted:
         keep(_widest(hops, one))
-        for lane in range(1, MOST_LANES if graph.size <= _MOST_SEARCHED else 1):
+        for lane in range(1, MOST_LANES if graph.size <= MOST_SEARCHED else 1):
             keep(_by_lane(hops, one, lane))
-    num_plain = len(found)
-    if graph.size <= _MOST_SEARCHED:
-        _search_by_prices(graph, [order, *shifted], keep)
-    return list(found.values()), num_plain
+    return list(found.values()), [order, *shifted]
 
 
 def _shifted(graph: Graph, order: Sequence[int]) -> list[tuple[int, ...]]:
@@ -196,29 +209,3 @@ def _shifted(graph: Graph, order: Sequence[int]) -> list[tuple[int, ...]]:
         )
         for turn in range(turns)
     ]
-
-
-def _search_by_prices(graph: Graph, orders: Sequence[tuple[int, ...]], keep: Callable[[Ring], Ring]) -> None:
-    """Add rings that are cheap by prices of the edges: first by the loads of those before, then by the duals."""
-    limits = capacities(graph)
-    seconds = np.where(np.isfinite(limits), 1.0 / np.where(np.isfinite(limits), limits, 1.0), 0.0)
-    loads = np.zeros(len(graph.edges))
-    shortest, tours = Shortest(graph), Tours(graph.size, orders)
-    columns: list[Column] = []
-    best = 0.0
-    for turn in range(_MOST_TURNS if graph.size <= _MOST_SEARCHED // 2 else _MOST_TURNS // 2):
-        if turn < _FIRST_TURNS or turn % 2:
-            lengths = seconds * np.exp(_SHARPNESS * (loads / max(float(loads.max()), 1e-30) - 1))
-        else:
-            packed = pack(graph, columns, (0,))
-            if turn > 2 * _FIRST_TURNS and packed.rate < best * (1 + _LEAST_GAIN):
-                return
-            lengths, best = packed.lengths, packed.rate if turn % _FIRST_TURNS == 0 else best
-        routes = shortest.search(lengths)
-        order = tours.cheapest(routes.costs)
-        paths = tuple(routes.path(rank, order[(at + 1) % len(order)]) for at, rank in enumerate(order))
-        keep(Ring(order=order, paths=paths))
-        passes = passes_of(paths)
-        columns.append((0, passes))
-        for edge, count in passes.items():
-            loads[edge] += count * seconds[edge]

@@ -237,3 +237,15 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     write_whole(link, "after", "save")
     assert (path.read_text(), link.is_symlink()) == ("after", True)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link.json", "t.json"]
+
+
+def test_what_is_written_is_told_with_the_folders_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture, saved = tmp_path / "new" / "deep" / "plan.svg", tmp_path / "plan.json"
+    assert main(["plan", "experiment=demo", f"picture={picture}", f"save={saved}"]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert f"picture: wrote {picture} (new folder {tmp_path / 'new'})" in told
+    assert f"save: wrote {saved}" in told
+    assert main(["probe", "topology=cpu", f"save={tmp_path / 'other' / 'topology.json'}"]) == 0
+    assert f"save: wrote {tmp_path}/other/topology.json (new folder {tmp_path / 'other'})" in capsys.readouterr().err
+    assert main(["plan", "experiment=demo", "save=/dev/null"]) == 0
+    assert "wrote" not in capsys.readouterr().err

@@ -43,6 +43,21 @@ def test_wrong_values_are_refused_by_name(group: str, key: str, value: object) -
     assert [problem.where for problem in caught.value.problems] == [f"{group}.{key}"]
 
 
+@pytest.mark.parametrize("count", [-1, 0, 1.5, "some"])
+def test_a_number_of_recomputed_layers_is_at_least_one(count: object) -> None:
+    assert parse_config({**RAW, "checkpointing_layers": "auto"}).checkpointing_layers is None
+    assert parse_config({**RAW, "checkpointing_layers": 20}).checkpointing_layers == 20
+    with pytest.raises(UserError) as caught:
+        parse_config({**RAW, "checkpointing_layers": count})
+    assert [problem.where for problem in caught.value.problems] == ["checkpointing_layers"]
+
+
+def test_no_checkpointing_of_some_layers_is_a_contradiction() -> None:
+    with pytest.raises(UserError, match="checkpointing=none recomputes no layer") as caught:
+        parse_config({**RAW, "checkpointing": "none", "checkpointing_layers": 4})
+    assert [problem.where for problem in caught.value.problems] == ["checkpointing_layers"]
+
+
 def test_contradictions() -> None:
     with pytest.raises(UserError) as caught:
         parse_config(

@@ -190,3 +190,65 @@ def test_a_folder_that_cannot_be_written(config: RunConfig, tmp_path: Path, monk
     engine = EngineConfig(offload_param=Offload.nvme, nvme_path=str(tmp_path))
     with pytest.raises(UserError, match="cannot be written"):
         check_nvme(replace(config, engine=engine))
+
+
+def test_a_plan_needs_no_more_than_config_json(config: RunConfig) -> None:
+    folder = Path(config.model.path)
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "torch_dtype": "float16"}))
+    for name in ("model.safetensors", "tokenizer.json"):
+        (folder / name).unlink()
+    found = gather(config, by_name=True)
+    assert found.model.layers == 2
+    weights, tokens = found.notes[-2:]
+    assert "Planned from config.json alone (it says float16); train needs them" in weights
+    assert "tokens are guessed from the length of the text; train needs a tokenizer" in tokens
+    assert "guessed" in found.data.source
+    text = "\n".join(_problems(config))
+    assert "none of model.safetensors" in text
+    assert "no tokenizer.json" in text
+
+
+@pytest.mark.parametrize(
+    ("index", "shard"),
+    [
+        ("model.safetensors.index.json", "model-00002-of-00002.safetensors"),
+        ("pytorch_model.bin.index.json", "pytorch_model-00002-of-00002.bin"),
+    ],
+)
+def test_a_plan_does_without_shards_and_a_run_does_not(config: RunConfig, index: str, shard: str) -> None:
+    folder = Path(config.model.path)
+    (folder / "model.safetensors").unlink()
+    (folder / index).write_text(json.dumps({"weight_map": {"lm_head.weight": shard}}))
+    (note,) = gather(config, by_name=True).notes
+    assert f"1 files of weights that the index names are missing ({shard})" in note
+    (problem,) = _problems(config)
+    assert shard in problem
+
+
+def test_damaged_weights_stop_a_plan(config: RunConfig) -> None:
+    path = Path(config.model.path) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(UserError, match="the download was cut"):
+        gather(config, by_name=True)
+
+
+def test_rows_beyond_a_table_of_positions_are_refused(config: RunConfig) -> None:
+    long = replace(config, data=replace(config.data, seq_len=4096))
+    assert gather(long).model.max_positions == 2048  # rotary embeddings extrapolate: the plan warns
+    for model in (ModelConfig(path="gpt2"), ModelConfig(path="facebook/opt-6.7b")):
+        with pytest.raises(UserError, match=r"data.seq_len: found 4096, the model takes at most (1024|2048) positions"):
+            gather(replace(long, model=model), by_name=True)
+
+
+def test_a_misspelt_model_gets_the_nearest_names(config: RunConfig, tmp_path: Path) -> None:
+    def said(name: str, *, by_name: bool) -> str:
+        with pytest.raises(UserError) as caught:
+            gather(replace(config, model=ModelConfig(path=name)), by_name=by_name)
+        return str(caught.value)
+
+    assert "Did you mean llama-2-7b or " in said("llama-2-7", by_name=True)
+    assert "Did you mean mistral-7b" in said("mistrl-7b", by_name=True)
+    assert f"Did you mean {tmp_path / 'model'}?" in said(str(tmp_path / "modle"), by_name=False)
+    assert "Did you mean" not in said("llama-2-7", by_name=False)  # a name alone is enough for a plan only
+    assert "a run needs its files: hf download meta-llama/Llama-2-7b-hf" in said("llama-2-7b", by_name=False)
+    assert "Did you mean" not in said("/no/such/folder", by_name=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.environment.choices import ALGORITHMS, PROTOCOLS, UnknownTokenError, allowed_by
 from orchestrator.environment.given import SHELL, Interface, Setting, UserEnvironment
 from orchestrator.environment.harm import harms
+from orchestrator.environment.read import read_user_environment
 
 
 def reasons(name: str, value: str, *, ports: tuple[str, ...] = (), interfaces: tuple[str, ...] = ()) -> str:
@@ -121,3 +124,38 @@ def test_no_text_ends_in_a_traceback(text: str) -> None:
     for name in ("NCCL_ALGO", "NCCL_PROTO", "NCCL_IB_HCA", "NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE"):
         assert isinstance(reasons(name, text), str)
     assert PROTOCOLS
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "word"),
+    [
+        ("NCCL_IB_HCA", "mlx5_7", "no port of this machine is called so (it has mlx5_0, mlx5_1)"),
+        ("NCCL_IB_HCA", "=mlx5", "called so"),
+        ("NCCL_IB_HCA", "=mlx5_0:1,mlx5_9:1", "is called mlx5_9 (it has"),
+        ("NCCL_IB_HCA", "mlx4", "called so"),
+        ("NCCL_SOCKET_IFNAME", "eth7", "no interface that runs of this machine"),
+        ("NCCL_IB_HCA", "mlx5", ""),
+        ("NCCL_IB_HCA", "=mlx5_0", ""),
+        ("NCCL_IB_HCA", "^mlx5_7", ""),
+    ],
+)
+def test_names_of_nothing_are_told(name: str, value: str, word: str) -> None:
+    told = reasons(name, value, ports=("mlx5_0", "mlx5_1"), interfaces=("eth0", "eth1"))
+    assert word in told
+    assert ("of this machine" in told) == bool(word)
+    assert "of this machine" not in reasons(name, value)  # nothing is known of its ports
+
+
+def test_files_that_are_not_there_are_told(tmp_path: Path) -> None:
+    (tmp_path / "here.xml").write_text("<system/>")
+    environ = {"NCCL_TOPO_FILE": str(tmp_path / "gone.xml"), "NCCL_GRAPH_FILE": str(tmp_path / "here.xml")}
+    users = read_user_environment(environ, etc=tmp_path / "none", home=tmp_path)
+    assert users.absent == ("NCCL_TOPO_FILE",)
+    told = [str(harm) for harm in harms(users)]
+    assert any(line.startswith("NCCL_TOPO_FILE=") and "there is no file" in line for line in told)
+    assert not any(line.startswith("NCCL_GRAPH_FILE=") and "there is no file" in line for line in told)
+    environ["NCCL_GRAPH_FILE"] = str(tmp_path / "gone.xml")
+    users = read_user_environment(environ, etc=tmp_path / "none", home=tmp_path)
+    told = [str(harm) for harm in harms(users) if harm.setting.name == "NCCL_GRAPH_FILE"]
+    assert len(told) == 2  # that it is missing, and what holds of any such file
+    assert not read_user_environment({"NCCL_TOPO_FILE": ""}, etc=tmp_path / "none", home=tmp_path).absent

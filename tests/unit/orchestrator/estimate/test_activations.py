@@ -138,4 +138,4 @@ def test_modes_are_ordered(make_setting: Callable[..., Setting]) -> None:
         make_setting(checkpointing=mode) for mode in (Checkpointing.none, Checkpointing.selective, Checkpointing.full)
     )
     assert kept_bytes_per_token(none) > kept_bytes_per_token(selective) > kept_bytes_per_token(full)
-    assert layer_peak(full, 0).bytes > layer_peak(none, 0).bytes
+    assert layer_peak(full, 0, recomputes=True).bytes > layer_peak(none, 0, recomputes=False).bytes

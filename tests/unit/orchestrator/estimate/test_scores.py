@@ -74,7 +74,7 @@ def test_returned_weights_outlive_their_layer(make_setting: Make) -> None:
     """Recomputing the next layer's scores meets the weights that the layer before has returned."""
     bloom = _setting(make_setting, "bloom-7b1", tokens=4096, micro=1, checkpointing=FULL)
     assert (scores_of(bloom).saved, scores_of(bloom).forward) == (6, 16)
-    assert layer_peak(bloom, 0).why == "the attention scores are recomputed"
+    assert layer_peak(bloom, 0, recomputes=True).why == "the attention scores are recomputed"
 
 
 def test_the_sink_keeps_scores_in_16_bits(make_setting: Make) -> None:

@@ -19,10 +19,10 @@ _TEXT = st.text(min_size=1, max_size=8)
 _MEASURED = st.builds(
     Measured,
     name=_TEXT,
-    value=st.floats(min_value=1e-300, max_value=1e300),
+    value=st.floats(min_value=1e-9, max_value=1e5),
     unit=_TEXT,
     repeats=st.integers(1, 1000),
-    spread=st.floats(0, 1e6),
+    spread=st.floats(0, 1e3),
     how=st.text(max_size=8),
     device=st.text(max_size=8),
 )
@@ -126,3 +126,20 @@ def test_later_measurements_replace_whole_sections(make_calibration: Make) -> No
 def test_nothing_is_kept_of_another_machine_or_library(make_calibration: Make, changes: dict[str, Any]) -> None:
     old, new = make_calibration({"memory": {"copy": 3.0}}, **changes), make_calibration({"gemm": {"a": 5.0}})
     assert merged(old, new) == new
+
+
+@pytest.mark.parametrize(
+    "unit", ["bytes/s", "FLOP/s", "weights/s", "s", "share", "bytes", "bytes a piece", "bytes a logit"]
+)
+@pytest.mark.parametrize("value", [1e300, 1e-300, 0, -1.0, float("nan"), float("inf"), 10**400], ids=range(7))
+def test_numbers_no_machine_reaches_are_refused_by_name(make_calibration: Make, unit: str, value: float) -> None:
+    body = to_json(make_calibration(SECTIONS))
+    body["sections"]["gemm"]["measured"][1] |= {"unit": unit, "value": value}
+    with pytest.raises(UserError) as caught:
+        loads(json.dumps(body), "mine.json")
+    assert "mine.json: sections.gemm.measured[1]" in str(caught.value)
+    body["sections"]["gemm"]["measured"][1] |= {"value": 3.0}
+    loads(json.dumps(body), "mine.json")
+    body["sections"]["gemm"]["measured"][1] |= {"spread": 1e9}
+    with pytest.raises(UserError, match=r"measured\[1\].*spread of 1e\+09"):
+        loads(json.dumps(body), "mine.json")

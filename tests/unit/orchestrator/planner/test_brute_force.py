@@ -24,6 +24,7 @@ from orchestrator.config import (
     RunConfig,
 )
 from orchestrator.errors import NothingFits
+from orchestrator.estimate.calibration import DEVICE_FILL
 from orchestrator.planner.assign import share_rows
 from orchestrator.planner.dtypes import choose_precision
 from orchestrator.planner.evaluate import Job, Point, fit_of, time_of
@@ -152,6 +153,17 @@ def _cost(job: Job, point: Point) -> float:
     return time_of(job, point).step_seconds / tokens * handicap_of(point.way) * optimizer
 
 
+def _parts(job: Job, bare: Point) -> list[Point]:
+    """Every number of layers that may be recomputed, where all of them fit and none does not."""
+    if job.config.checkpointing is not Checkpointing.auto or bare.way.checkpointing is Checkpointing.none:
+        return []
+    nothing = with_knobs(job, replace(bare, way=replace(bare.way, checkpointing=Checkpointing.none)))
+    if fit_of(job, nothing).misfit is None or fit_of(job, with_knobs(job, bare)).misfit is not None:
+        return []
+    counts = range(1, job.model.layers)
+    return [with_knobs(job, replace(bare, way=replace(bare.way, recomputed=count))) for count in counts]
+
+
 def _by_trial(asked: Asked, solution: Solution) -> tuple[float, float, int] | None:
     """Handicapped seconds per token, margin and devices of the best of everything."""
     found = []
@@ -173,10 +185,11 @@ def _by_trial(asked: Asked, solution: Solution) -> tuple[float, float, int] | No
                     -(-ranks.rows // passes) if asked.config.batch.micro is None else min(micro, ranks.rows)
                     for ranks in place.classes
                 ]
-                point = with_knobs(job, Point(place=place, way=way, micro=tuple(each), accumulation=passes))
-                fit = fit_of(job, point)
-                if fit.misfit is None:
-                    found.append((_cost(job, point), fit.margin, world.size))
+                bare = Point(place=place, way=way, micro=tuple(each), accumulation=passes)
+                for point in (with_knobs(job, bare), *_parts(job, bare)):
+                    fit = fit_of(job, point)
+                    if fit.misfit is None:
+                        found.append((_cost(job, point), fit.margin, world.size))
     if not found:
         return None
     limit = min(cost for cost, _, _ in found) * 1.02
@@ -201,6 +214,76 @@ def test_the_chosen_one_is_the_best_of_all(asked: Asked) -> None:
     assert fit_of(job, found.best).margin == pytest.approx(margin)
     assert found.best.place.world.size == devices
     assert found.ranked[0].strategy.global_batch == asked.config.batch.global_
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    layers=st.integers(2, 14),
+    share=st.floats(0.02, 0.98),
+    batch=st.integers(1, 5),
+    tokens=st.sampled_from([256, 1500]),
+    optimizer=st.sampled_from([Optimizer.adamw, Optimizer.auto]),
+    engine=st.sampled_from([Engine.ddp, Engine.auto]),
+)
+def test_a_part_of_the_layers_is_found(
+    *, layers: int, share: float, batch: int, tokens: int, optimizer: Optimizer, engine: Engine
+) -> None:
+    """On a card whose memory lies between what recomputing all layers needs and what recomputing none does."""
+    asked = _asked_of(
+        layers,
+        tokens,
+        RunConfig(
+            model=ModelConfig(path="m"),
+            data=DataConfig(path="rows.jsonl"),
+            batch=BatchConfig(global_=batch),
+            engine=EngineConfig(name=engine),
+            optimizer=OptimizerConfig(name=optimizer),
+        ),
+    )
+    job = _every_job(asked)[-1]
+    place = next(iter(places_of(job, solve(asked).worlds[0])))
+    needs = [
+        fit_of(job, Point(place=place, way=Way(engine=Engine.ddp, checkpointing=mode), micro=(1,), accumulation=batch))
+        for mode in (Checkpointing.full, Checkpointing.none)
+    ]
+    least, most = (fit.memory.device_bytes for fit in needs)
+    asked = replace(asked, topology=_one_card(int((least + share * (most - least)) / DEVICE_FILL.value) + 1))
+    solution = solve(asked)
+    best = _by_trial(asked, solution)
+    assert best is not None
+    assert solution.found.best is not None
+    cost, margin, _ = best
+    assert _cost(solution.job, solution.found.best) == pytest.approx(cost)
+    assert fit_of(solution.job, solution.found.best).margin == pytest.approx(margin)
+
+
+def _one_card(size_bytes: int) -> Topology:
+    device = Device(
+        id="GPU-0",
+        host="h",
+        kind=DeviceKind.gpu,
+        name=CARDS[0][0],
+        memory_bytes=size_bytes,
+        compute_capability=CARDS[0][1],
+    )
+    return Topology(hosts=(Host(name="h", memory_bytes=64 * GIB, cores=16, devices=(device,)),))
+
+
+def _asked_of(layers: int, tokens: int, config: RunConfig) -> Asked:
+    """A small wide model on one large card."""
+    shape = {
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 32,
+        "vocab_size": 32000,
+        "max_position_embeddings": 4096,
+    }
+    data = DataStats(
+        rows=100, eval_rows=0, mean_tokens=tokens / 2, max_tokens=tokens, total_tokens=50 * tokens, source="counted"
+    )
+    return Asked(config=config, topology=_one_card(80 * GIB), model=shape_from_config("m", shape), data=data)
 
 
 @settings(max_examples=6, deadline=None)

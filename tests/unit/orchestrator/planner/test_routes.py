@@ -192,7 +192,7 @@ print(sorted({"numpy", "scipy"} & set(sys.modules)))
 
 def test_a_plan_tells_what_its_collectives_reach(plan_for: Planner) -> None:
     ddp = plan_for("8b", "dgx_h100")
-    assert any(reason.startswith("Gradients: NVLS, bus rate 473.2 GB/s") for reason in ddp.reasons)
+    assert any(reason.startswith("Links: gradients take NVLS, bus rate 473.2 GB/s") for reason in ddp.reasons)
     engine = EngineConfig(name=Engine.zero3, offload_param=Offload.none)
     zero3 = plan_for("8b", "dgx_h100", engine=engine, devices=8, batch=BatchConfig(global_=16, micro=1))
     assert any(reason.startswith("Weights and gradients: ring, bus rate 366.8 GB/s") for reason in zero3.reasons)

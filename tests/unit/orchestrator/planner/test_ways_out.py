@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,13 +18,21 @@ from orchestrator.config import (
     Engine,
     EngineConfig,
     ModelConfig,
+    Precision,
     Quant,
     RunConfig,
 )
 from orchestrator.config_codec import dump_config, parse_config
 from orchestrator.errors import NothingFits
+from orchestrator.planner.build import make_plan
 from orchestrator.planner.explain import explain
 from orchestrator.planner.plan import Plan
+from orchestrator.planner.solve import Asked
+from orchestrator.planner.stacked_experts import unpacked_experts
+from orchestrator.planner.subsets import choose_worlds
+from orchestrator.workload.batch import DataStats
+from orchestrator.workload.named import preset_shape
+from topology.presets import preset
 
 Planner = Callable[..., Plan]
 RATE = re.compile(r"([\d,]+) tokens/s")
@@ -139,7 +148,13 @@ def test_a_branch_is_what_a_plan_with_its_settings_says(plan_for: Planner) -> No
 def test_layers_share_what_a_change_of_all_of_them_saves(plan_for: Planner) -> None:
     plan = plan_for("8b", "8xh100", tokens=1024)
     assert {(entry.layers, entry.count) for entry in plan.layers} == {("0-31", 32)}
+    assert len(plan.layers) >= 2
     for entry in plan.layers:
+        if "checkpointing_layers=N" in entry.change:
+            parts = [trade for trade in plan.trades if "checkpointing_layers=" in trade.change]
+            shares = [int(trade.change.rpartition("=")[2].rstrip(")")) / 32 for trade in parts]
+            assert entry.saved_bytes in {round(x.saved_bytes / share) for x, share in zip(parts, shares, strict=True)}
+            continue
         (trade,) = [trade for trade in plan.trades if trade.change == entry.change]
         assert entry.saved_bytes == trade.saved_bytes
         assert entry.time_percent == pytest.approx(trade.time_percent)
@@ -172,7 +187,7 @@ def test_trades_are_what_a_plan_with_the_change_says(plan_for: Planner) -> None:
     plan = plan_for("8b", "8xh100", tokens=1024, engine=EngineConfig(name=Engine.ddp))
     strategy = plan.chosen.strategy
     assert strategy.checkpointing is Checkpointing.none
-    (trade,) = [trade for trade in plan.trades if "checkpointing=full" in trade.change]
+    (trade,) = [trade for trade in plan.trades if "checkpointing=full)" in trade.change]
     changed = plan_for(
         "8b",
         "8xh100",
@@ -222,3 +237,56 @@ def test_a_near_miss_tells_what_would_let_a_whole_copy_fit(plan_for: Planner) ->
             engine=EngineConfig(name=Engine.ddp),
         )
         assert again.chosen.strategy.engine is Engine.ddp
+
+
+MEMORY = re.compile(r"([\d.]+) GiB of (?:the )?([\d.]+) GiB")
+
+
+@pytest.mark.parametrize(
+    ("model", "machine"), [("7b", "cpu"), ("8b", "cpu"), ("70b", "2x24gb-pcie"), ("70b", "4xa100-40gb+4xh100-80gb")]
+)
+def test_no_way_out_takes_more_than_there_then_is(plan_for: Planner, model: str, machine: str) -> None:
+    """The room told is that after the change: more host memory, larger cards, offload."""
+    with pytest.raises(NothingFits) as caught:
+        plan_for(model, machine, tokens=4096, base=BaseConfig(quant=Quant.none), engine=EngineConfig(name=Engine.ddp))
+    outs = _outs(caught.value)
+    assert outs
+    for out in outs:
+        told = MEMORY.search(out)
+        assert told is not None, out
+        assert float(told[1]) <= float(told[2]), out
+        assert ("a device" in out) == (machine != "cpu")
+
+
+def test_experts_in_one_tensor_are_told_where_nothing_fits() -> None:
+    config = RunConfig(model=ModelConfig(path="mixtral"), data=DataConfig(path="rows.jsonl"))
+    stats = DataStats(rows=9, eval_rows=1, mean_tokens=64, max_tokens=128, total_tokens=576, source="counted")
+    with pytest.raises(NothingFits) as caught:
+        make_plan(config, preset("1x24gb"), preset_shape("mixtral-8x7b"), stats, "run")
+    told = next(str(problem) for problem in caught.value.problems if problem.where == "base.quant=nf4")
+    assert "one 3-D tensor a layer, which bitsandbytes does not quantise" in told
+    assert "45.1 billion of 46.7 billion parameters stay in 16 bits and take 84.0 GiB" in told
+    assert "3-D tensor" not in _outs(caught.value)[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"precision": Precision.fp32}, "stay in 32 bits and take 168.0 GiB"),
+        ({"precision": Precision.fp16}, "stay in 16 bits and take 84.0 GiB"),
+        ({"base": BaseConfig(quant=Quant.none)}, ""),
+    ],
+)
+def test_experts_are_told_by_their_own_width(changes: dict[str, Any], words: str) -> None:
+    config = replace(RunConfig(model=ModelConfig(path="m"), data=DataConfig(path="r")), **changes)
+    stats = DataStats(rows=9, eval_rows=1, mean_tokens=64, max_tokens=128, total_tokens=576, source="counted")
+    machine = preset("1x24gb")
+    asked = Asked(config=config, topology=machine, model=preset_shape("mixtral-8x7b"), data=stats)
+    told = unpacked_experts(asked, choose_worlds(config, machine)[0])
+    assert [words in str(problem) for problem in told] == ([True] if words else [])
+
+
+def test_a_dense_model_is_not_told_about_experts(plan_for: Planner) -> None:
+    with pytest.raises(NothingFits) as caught:
+        plan_for("70b", "2x24gb-pcie", engine=EngineConfig(name=Engine.ddp))
+    assert "3-D" not in str(caught.value)

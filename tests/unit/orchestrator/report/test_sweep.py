@@ -8,15 +8,19 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.cli import main
 from orchestrator.compose import Trial, compose
 from orchestrator.config import RunConfig
 from orchestrator.inputs import Inputs, gather, located
+from orchestrator.overrides import quote
 from orchestrator.planner.build import make_plan
 from orchestrator.planner.plan import Plan, dumps
 from orchestrator.planner.solve import Asked
@@ -114,3 +118,18 @@ def test_picture_of_a_plan_from_the_command_line(tmp_path: Path, capsys: pytest.
     assert ET.fromstring(path.read_text()).tag.endswith("svg")
     assert main(["plan", "experiment=demo", f"picture={tmp_path}/plan.png"]) == 2
     assert "SVG" in capsys.readouterr().err
+
+
+@given(value=st.text(alphabet="ab'\"\\${} ,=", max_size=12))
+def test_values_are_shown_as_they_were_typed(value: str) -> None:
+    """Hydra's grammar needs quotes; nobody typed them."""
+    trials = [Trial(overrides=(f"model.path={quote(x)}",), code=2, document="") for x in (value, value + "!")]
+    rows = rows_of(trials)
+    assert [row.values for row in rows] == [(("model.path", value),), (("model.path", value + "!"),)]
+
+
+def test_a_swept_model_has_no_quotes(trials: list[Trial]) -> None:
+    named = [replace(trial, overrides=(f"model.path='{name}'",)) for trial, name in zip(trials, "abc", strict=True)]
+    rows = rows_of(named)
+    assert "'" not in table_text(rows).split("micro-batch")[0]
+    assert [line.split(",")[0] for line in csv_text(rows).splitlines()] == ["model.path", "a", "b", "c"]

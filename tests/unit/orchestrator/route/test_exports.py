@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from orchestrator.cli import main
 from orchestrator.errors import UserError
 from orchestrator.route.exports import exports, rows_of
 from orchestrator.route.graph_xml import graph_xml, rings_of
@@ -183,3 +184,31 @@ def test_real_files_read_by_the_same_rules() -> None:
         speed, channels = read_graph(text)[0]
         assert speed > 0
         assert channels
+
+
+@pytest.mark.parametrize("name", ["tuner.csv", "graph.xml", "README.txt"])
+def test_files_of_others_are_not_written_over(tmp_path: Path, name: str) -> None:
+    topology = preset("2x24gb-pcie")
+    graph = graph_of(topology, ())
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UserError, match=rf"{name} there, and not written by an export"):
+        exports(topology, graph, str(tmp_path))
+    (tmp_path / name).unlink()
+    (tmp_path / "notes.md").write_text("mine")
+    for _, path, text in exports(topology, graph, str(tmp_path)):
+        Path(path).write_text(text)
+    assert exports(topology, graph, str(tmp_path))  # its own may be written again
+    with pytest.raises(UserError, match="there is a file of that name"):
+        exports(topology, graph, str(tmp_path / "notes.md"))
+
+
+def test_what_is_exported_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "out"
+    assert main(["route", "topology=2x24gb-pcie", f"route.export={folder}"]) == 0
+    told = capsys.readouterr().err
+    for path in folder.iterdir():
+        assert f"route.export: wrote {path}" in told
+    assert f"(new folder {folder})" in told
+    (folder / "README.txt").write_text("mine")
+    assert main(["route", "topology=2x24gb-pcie", f"route.export={folder}"]) == 2
+    assert (folder / "README.txt").read_text() == "mine"

@@ -31,6 +31,16 @@ def test_all_bad_values_come_together(tmp_path: Path) -> None:
     assert {problem.where for problem in error.value.problems} == {"model", "micro", "tokens", "stack", "quant"}
 
 
+@pytest.mark.parametrize(
+    "changes", [{"recomputed": 0}, {"recomputed": True}, {"recomputed": 2, "checkpointing": "none"}]
+)
+def test_a_part_of_the_layers_needs_checkpointing(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert _read(tmp_path, {**GOOD, "recomputed": 2}).recomputed == 2
+    with pytest.raises(UserError) as error:
+        _read(tmp_path, {**GOOD, **changes})
+    assert [problem.where for problem in error.value.problems] == ["recomputed"]
+
+
 @pytest.mark.parametrize("body", [[], {}, 3, {**GOOD, "micros": 2}, None])
 def test_missing_and_unknown_keys_are_named(tmp_path: Path, body: object) -> None:
     with pytest.raises(UserError, match=r"missing|unknown"):

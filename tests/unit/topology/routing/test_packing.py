@@ -16,8 +16,8 @@ from topology.graph import Edge, Graph, LinkClass, Node, NodeKind, graph_of
 from topology.presets import preset
 from topology.routing.arborescence import cheapest_tree
 from topology.routing.bound import bound
-from topology.routing.forest import apportioned
 from topology.routing.packing import packing, paired
+from topology.routing.shares import apportioned
 from topology.routing.trees import Hop, Tree, turned, twins
 
 THREE = (Collective.all_gather, Collective.reduce_scatter, Collective.all_reduce)

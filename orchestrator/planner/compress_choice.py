@@ -1,0 +1,196 @@
+"""Decides whether gradients travel sparse: only where that is predicted to save more than 3% of a step, or as asked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from orchestrator.config import Compress, Engine, RunConfig
+from orchestrator.estimate.setting import DTYPE_BYTES, Machine
+from orchestrator.estimate.time_moves import moves_of
+from orchestrator.estimate.time_practice import practice_of
+from orchestrator.estimate.values import StepTime
+from orchestrator.planner.compress_costs import Offer, Wire, best_offer, load_of, wire_of
+from orchestrator.planner.compression import CompressionPlan, Kind
+from orchestrator.planner.dtypes import adapter_dtype
+from orchestrator.planner.evaluate import Job, Place, Point, setting_of, time_of
+from orchestrator.planner.world import RankClass
+from topology.units import MIB, format_bytes, format_rate, format_seconds
+
+WORTH: Final = 0.03  # of a step: below that the gain is smaller than predictions err
+_REDUCE, _GATHERS = "all_reduce", "gathers"
+_LARGE: Final = 1024 * MIB
+
+
+def offer_of(job: Job, place: Place) -> Offer | None:
+    """The best exchange of sparse gradients under ddp; None where the user wants none, or none is possible."""
+    config = job.config
+    if config.compress.name is Compress.none or place.world.size == 1:
+        return None
+    machine = _slowest(place)
+    load = load_of(job.adapter, DTYPE_BYTES[adapter_dtype(config, Engine.ddp, place.precision)])
+    return best_offer(config.compress, load, wire_of(place.world, machine), machine)
+
+
+def _slowest(place: Place) -> Machine:
+    def speed(ranks: RankClass) -> tuple[float, float]:
+        return ranks.machine.memory_bytes_per_second, ranks.machine.cores
+
+    return min(place.classes, key=speed).machine
+
+
+def sparse_first(job: Job, point: Point, offer: Offer | None) -> Point:
+    """The point with sparse gradients, where the user asks for them whatever they cost."""
+    if offer is None or job.config.compress.name is not Compress.topk or point.way.engine is not Engine.ddp:
+        return point
+    return replace(point, sparse=offer)
+
+
+def sparse_instead(job: Job, point: Point, dense: StepTime, offer: Offer | None) -> tuple[Point, StepTime] | None:
+    """The point with sparse gradients and its time, where that saves more than 3% of a step with dense ones."""
+    if offer is None or point.sparse is not None or point.way.engine is not Engine.ddp:
+        return None
+    if job.config.compress.name is not Compress.auto or offer.sent_bytes >= offer.dense_bytes:
+        return None
+    # All that could be saved is what the dense ones add to the step.
+    if _seconds(dense, _REDUCE) <= WORTH * dense.step_seconds:
+        return None
+    sparse = replace(point, sparse=offer)
+    time = time_of(job, sparse)
+    return (sparse, time) if dense.step_seconds - time.step_seconds > WORTH * dense.step_seconds else None
+
+
+def conflict_of_sparse(job: Job, point: Point) -> str | None:
+    """Why sparse gradients that were asked for cannot go with a way; `point` is of that way."""
+    if job.config.compress.name is not Compress.topk:
+        return None
+    if point.place.world.size == 1:
+        return "one rank sends no gradients: compress=topk needs more, or use compress=none"
+    if point.way.engine is Engine.ddp:
+        if offer_of(job, point.place) is None:
+            return "no islands of faster links to sum in: use compress.exchange=auto or split"
+        return None
+    return f"{_no_hook(job, point)}: use engine=ddp or compress=none"
+
+
+def _no_hook(job: Job, point: Point) -> str:
+    dense = replace(point, sparse=None)
+    gradients, whole = _moved_bytes(job, dense)
+    return (
+        f"DeepSpeed has no hook for gradients; compressing them would save at most {gradients / whole:.1%} of the "
+        f"bytes that travel in a step ({_size(gradients)} of {format_bytes(whole)})"
+    )
+
+
+def _moved_bytes(job: Job, point: Point) -> tuple[int, int]:
+    """Bytes of gradients, and of all that a rank of a sharded engine sends in a step."""
+    setting = setting_of(job, point, 0)
+    moves = moves_of(setting, practice_of(setting.stack))
+    ranks = setting.world_size
+    gradients = moves.reduced_bytes * moves.reduces * (ranks - 1) / ranks
+    return round(gradients), max(1, round(gradients + moves.gathered_bytes * moves.passes * setting.accumulation))
+
+
+def compression_of(job: Job, point: Point, offer: Offer | None, num_steps: int) -> CompressionPlan | None:
+    """What the plan says of the chosen point: on or off, why, and all that was reckoned.
+
+    Args:
+        job: of the point.
+        point: that was chosen.
+        offer: the best exchange at its place (`offer_of`).
+        num_steps: of the run.
+
+    Returns:
+        None for one rank, and where the user wants none.
+    """
+    wanted = job.config.compress
+    if wanted.name is Compress.none or point.place.world.size == 1:
+        return None
+    if point.way.engine is not Engine.ddp:
+        return CompressionPlan(kind=Kind.none, why=f"Compression: off, since {_no_hook(job, point)}.")
+    if offer is None:
+        why = "Compression: off, since there are no islands of faster links to sum in (compress.exchange=hierarchical)."
+        return CompressionPlan(kind=Kind.none, why=why)
+    dense, sparse = (time_of(job, replace(point, sparse=each)) for each in (None, offer))
+    bare = _exposed(dense)
+    wire = wire_of(point.place.world, _slowest(point.place))
+    dense_seconds = _total(dense, _REDUCE)
+    found = CompressionPlan(
+        kind=Kind.none if point.sparse is None else Kind.topk,
+        why="",
+        codec=offer.codec,
+        exchange=offer.pattern.exchange,
+        island=offer.pattern.island,
+        warmup_steps=warmup_steps(job.config, num_steps),
+        chunks=offer.load.chunks,
+        seconds=offer.seconds,
+        dense_seconds=dense_seconds,
+        exposed_seconds=max(0.0, sparse.step_seconds - (dense.step_seconds - bare)),
+        dense_exposed_seconds=bare,
+        step_seconds=dense.step_seconds,
+        dense_bytes=offer.dense_bytes,
+        sparse_bytes=offer.sent_bytes,
+        break_even_bytes_per_second=offer.break_even(dense_seconds, wire),
+        residual_bytes=offer.cost.residual_bytes,
+        buffer_bytes=offer.cost.buffer_bytes,
+    )
+    return replace(found, why=_why(found, wire, forced=wanted.name is Compress.topk))
+
+
+def with_warmup(found: CompressionPlan, config: RunConfig, num_steps: int) -> CompressionPlan:
+    """The same for a run of `num_steps`."""
+    return found if found.codec is None else replace(found, warmup_steps=warmup_steps(config, num_steps))
+
+
+def warmup_steps(config: RunConfig, num_steps: int) -> int:
+    """Dense steps at the beginning of a run of `num_steps`."""
+    return min(config.compress.max_warmup_steps, math.ceil(config.compress.warmup_fraction * num_steps))
+
+
+def _exposed(time: StepTime) -> float:
+    return _seconds(time, _REDUCE)
+
+
+def _seconds(time: StepTime, name: str) -> float:
+    return sum(term.seconds for term in time.terms if term.name == name)
+
+
+def _total(time: StepTime, name: str) -> float:
+    return sum(term.total_seconds for term in time.terms if term.name == name)
+
+
+def _why(found: CompressionPlan, wire: Wire, *, forced: bool) -> str:
+    """Two sentences: the decision with its numbers, and what it costs or would need."""
+    assert found.codec is not None  # noqa: S101 - whoever asks has an offer
+    assert found.seconds is not None  # noqa: S101
+    gain, step = found.gain_seconds or 0.0, found.step_seconds or math.inf
+    how = f"top {found.codec.density:.2%} in {found.codec.values.value}, {found.exchange.value}"
+    if found.island > 1:
+        how += f" over islands of {found.island}"
+    times = (
+        f"dense {format_seconds(found.dense_seconds or 0.0)} a step, "
+        f"{format_seconds(found.dense_exposed_seconds or 0.0)} of it not hidden; "
+        f"sparse {format_seconds(found.seconds.total)}, {format_seconds(found.exposed_seconds or 0.0)} not hidden"
+    )
+    even = found.break_even_bytes_per_second
+    limit = "at any rate" if even is None else f"below {format_rate(even)} a rank" if even else "at no rate"
+    needs = (
+        f"On their own, sparse gradients are sooner there {limit} (here {format_rate(wire.bytes_per_second)}); "
+        f"what was not sent yet takes {_size(found.residual_bytes)} a rank."
+    )
+    change = f"{'saves' if gain >= 0 else 'costs'} {format_seconds(abs(gain))} a step ({gain / step:+.1%})"
+    if found.kind is Kind.topk:
+        asked = ", as asked" if forced else ""
+        return f"Compression: on{asked} ({how}), {change}: {times}.\n{needs}"
+    if found.sparse_bytes >= found.dense_bytes:
+        reason = f"sparse gradients are no fewer bytes ({_size(found.sparse_bytes)} of {_size(found.dense_bytes)})"
+    elif gain <= WORTH * step:
+        reason = f"{how} {change}, less than the {WORTH:.0%} that are needed: {times}"
+    else:
+        reason = f"{how} {change}, but their memory does not fit"
+    return f"Compression: off, since {reason}.\n{needs}"
+
+
+def _size(nbytes: int) -> str:
+    return format_bytes(nbytes) if nbytes >= _LARGE else f"{nbytes / MIB:.1f} MiB"
