@@ -8,13 +8,9 @@ found by its checksum, and the base is packed again.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import shutil
-import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +24,6 @@ import torch
 from orchestrator.dataset.disk import reason_of
 from orchestrator.errors import Problem, UserError
 from orchestrator.weights.checkpoint import ByteReader, Checkpoint
-from orchestrator.weights.exchange import Team
 from orchestrator.weights.layout import BaseLayout
 from orchestrator.weights.skeleton import Skeleton
 
@@ -153,6 +148,7 @@ def checksums(data: memoryview) -> bytes:
 
 
 def blocks_of(nbytes: int) -> int:
+    """How many blocks have so many bytes; the last may be shorter."""
     return -(-nbytes // BLOCK_BYTES)
 
 

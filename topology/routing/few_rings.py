@@ -8,6 +8,7 @@ proof: no packing of rings is larger than limits x prices over the price of the 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -19,6 +20,8 @@ from topology.routing.shares import passes_of
 
 MOST_DEVICES: Final = 8
 _MOST_TURNS: Final = 60
+_FIRST_TURNS: Final = 16  # that look for rings beside each other before prices tell which
+_SHARPNESS: Final = 8.0
 _GAP: Final = 1e-3  # between what is reached and what can be: the choice of few rings gives away more
 _LEAST_LENGTH: Final = 1e-7  # of equally cheap paths the shortest wins
 _EVEN: Final = 0.1  # of all prices: shared out over the wires, so that idle ones are not all free
@@ -84,10 +87,11 @@ def search(
         program.add(limits.loads(passes_of(paths)))
     found: list[tuple[Order, tuple[Path, ...]]] = []
     most = float("inf")
-    for _ in range(_MOST_TURNS):
+    times = [0.0] * len(limits.amounts)
+    for turn in range(_MOST_TURNS):
         _solved(program)
         before = len(found)
-        for lengths in limits.lengths(program.prices):
+        for lengths in limits.lengths(program.prices, times if turn < _FIRST_TURNS else ()):
             order, paths = ways.cheapest_ring(lengths)
             price = sum(lengths[at] for path in paths for at in path if at in lengths)
             if price > 0:
@@ -95,6 +99,8 @@ def search(
             if program.total >= most * (1 - _GAP):
                 return found
             passes = passes_of(paths)
+            for row, load in limits.loads(passes).items():
+                times[row] += load / limits.amounts[row]
             if _key(passes) not in columns:
                 columns.add(_key(passes))
                 found.append((order, paths))
@@ -129,11 +135,20 @@ class _Limits:
     def loads(self, passes: Counter[int]) -> dict[int, float]:
         return {self._row[at]: float(count) for at, count in passes.items() if at in self._row}
 
-    def lengths(self, prices: Sequence[float]) -> Iterator[dict[int, float]]:
-        """Lengths to search with, by edge: the prices, before that with a little of every wire's time added.
+    def lengths(self, prices: Sequence[float], times: Sequence[float]) -> Iterator[dict[int, float]]:
+        """Lengths to search with, by edge; the last are the prices, which alone prove that nothing is left to find.
 
-        Prices of one optimum among many leave whole wires free; evened out they lead to the optimum in fewer turns.
+        Prices of one optimum among many leave whole wires free. With a little of every wire's time added they lead to
+        the optimum in fewer turns; and wires that rings found before have loaded most lead to rings beside those.
+
+        Args:
+            prices: of the rows.
+            times: that the rings found before load the rows for; empty: they tell no more.
         """
+        if times:
+            longest = max(times) or 1.0
+            loaded = [math.exp(_SHARPNESS * (time / longest - 1)) for time in times]
+            yield {at: loaded[row] / self.amounts[row] for at, row in self._row.items()}
         even = _EVEN * sum(price * amount for price, amount in zip(prices, self.amounts, strict=True))
         yield {at: prices[row] + even / self.amounts[row] / len(self.amounts) for at, row in self._row.items()}
         yield {at: prices[row] for at, row in self._row.items()}
