@@ -6,11 +6,14 @@ All of it lies in namespaces of its own, the switch too, so nothing of the machi
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from topology.graph import Graph, graph_of
 from topology.model import Host, Link, Nic, Switch, SwitchKind, Topology
@@ -19,6 +22,8 @@ from topology.network.spec import NetworkSpec
 from topology.presets.plain import cpu_host
 
 INTERFACE: Final = "eth0"
+_OURS: Final = re.compile(r"shaped(\d{1,9})-(?:switch|\d+)")
+Handler = Callable[[int, Any], Any] | int
 _QUEUE: Final = ("burst", "256k", "latency", "50ms")
 _BITS: Final = 8
 
@@ -44,8 +49,10 @@ def shaped_hosts(number: int, bits_per_second: int) -> Iterator[ShapedHosts]:
     """
     if os.geteuid() != 0:
         raise PermissionError("network namespaces need root: run this with sudo")
+    _remove_stale()
     prefix = f"shaped{os.getpid()}"
     switch, names = f"{prefix}-switch", tuple(f"{prefix}-{at}" for at in range(number))
+    before = _raise_on_sigterm()
     try:
         _ip("netns", "add", switch)
         _ip("-n", switch, "link", "add", "bridge0", "type", "bridge")
@@ -55,7 +62,49 @@ def shaped_hosts(number: int, bits_per_second: int) -> Iterator[ShapedHosts]:
         yield ShapedHosts(names=names)
     finally:
         for name in (*names, switch):  # a namespace takes its links with it
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)  # noqa: S603, S607
+            _delete(name)
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _raise_on_sigterm() -> Handler | None:
+    """Turn SIGTERM into the end of the program that cleans up; returns what stood before (None: nothing changed)."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is None:
+        return None
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    return signal.signal(signal.SIGTERM, leave)
+
+
+def _remove_stale() -> None:
+    """Take away what a run left that was killed: namespaces of ours whose process is gone."""
+    listed = subprocess.run(["ip", "netns", "list"], check=False, capture_output=True, text=True).stdout  # noqa: S607
+    for name in stale(listed, is_alive):
+        _delete(name)
+
+
+def stale(listed: str, is_at_work: Callable[[int], bool]) -> tuple[str, ...]:
+    """Names in the output of `ip netns list` that are of our form and whose maker is gone."""
+    names = [line.split()[0] for line in listed.splitlines() if line.strip()]
+    found = [(name, _OURS.fullmatch(name)) for name in names]
+    return tuple(name for name, match in found if match and not is_at_work(int(match[1])))
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process of that number runs; another one may have the number of an old run by now."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _delete(name: str) -> None:
+    subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)  # noqa: S603, S607
 
 
 def _add_host(name: str, at: int, switch: str, bits_per_second: int) -> None:

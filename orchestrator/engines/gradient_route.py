@@ -16,6 +16,7 @@ from orchestrator.config import GradientRoute as Wanted
 from orchestrator.errors import Problem, UserError
 from orchestrator.estimate.calibration import DDP_BUCKET_BYTES
 from orchestrator.estimate.setting import DTYPE_BYTES
+from orchestrator.planner.compression import Kind
 from orchestrator.planner.gradient_route import GradientRoute, LinkRate
 from orchestrator.planner.plan import Plan
 from orchestrator.planner.strategy import Strategy
@@ -69,6 +70,8 @@ def _route(
         return None if wanted is not Wanted.executor else _library(why)
     if strategy.engine is Engine.zero3:
         return _library(f"Gradients: DeepSpeed sums them itself ({_KEY} is for engine=ddp).")
+    if strategy.compression is not None and strategy.compression.kind is Kind.topk:
+        return _library(f"Gradients: sparse ones, and dense ones of the first steps, go by the library ({_KEY}).")
     if wanted is Wanted.builtin:
         return _library("Gradients: summed by torch's own all-reduce, as asked.")
     if wanted is Wanted.auto:

@@ -105,9 +105,9 @@ def adapter_terms(setting: Setting) -> tuple[Term, ...]:
         why = "DDP reduces gradients from buckets of its own"
         terms.append(Term(name="ddp_buckets", bytes=params * size, why=why))
     if setting.sparse is not None:
-        why = "gradients that were not sent yet, in fp32"
+        why = "gradients that were not sent yet, in fp32, and those of the next step until it is known to be finite"
         terms.append(Term(name="compress_residual", bytes=setting.sparse.residual_bytes, why=why))
-        why = "sparse gradients of a bucket: packets sent and received, and their sum"
+        why = "sparse gradients of a bucket: packets sent and received"
         terms.append(Term(name="compress_buffers", bytes=setting.sparse.buffer_bytes, why=why))
     return tuple(terms)
 

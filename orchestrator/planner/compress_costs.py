@@ -214,7 +214,7 @@ def _offer(pattern: Pattern, island: Island | None, codec: Codec, load: Load, wi
     if island is not None:
         on_wire += load.buckets * sent.inside_bytes / island.bytes_per_second
     seconds = _device_seconds(pattern, codec, load, machine, on_wire)
-    residual = load.chunks // pattern.island * CHUNK * _FP32
+    residual = 2 * (-(-load.chunks // pattern.island)) * CHUNK * _FP32
     buffers = _buffer_bytes(pattern, codec, load)
     return Offer(
         pattern=pattern,
@@ -288,7 +288,7 @@ def _device_seconds(pattern: Pattern, codec: Codec, load: Load, machine: Machine
 
 
 def _buffer_bytes(pattern: Pattern, codec: Codec, load: Load) -> int:
-    """Of one bucket: packets sent, packets received, and the new residual until it is known to be finite."""
+    """Of one bucket: packets sent and received."""
     message = codec.message_bytes(load.bucket_chunks)
     received = pattern.ranks if pattern.exchange is Exchange.gather else 2
-    return (1 + received) * message + load.bucket_chunks // pattern.island * CHUNK * _FP32
+    return (1 + received) * message

@@ -281,7 +281,7 @@ class CompressionPlan:
         step_seconds: predicted of a step with dense gradients.
         dense_bytes, sparse_bytes: that the rank that sends the most sends in a step.
         break_even_bytes_per_second: of a rank's link; on faster ones dense gradients are sooner there.
-        residual_bytes: per rank, what was not sent yet.
+        residual_bytes: per rank, what was not sent yet, and room for the next step's.
         buffer_bytes: per rank, packets that are sent and received.
     """
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.config import Dtype, Engine, Precision, RunConfig
+from orchestrator.config import Dtype, Engine, Offload, Precision, Quant, RunConfig
 from orchestrator.planner.world import World
 from topology.hardware import supports_bf16
 
 # DeepSpeed casts every floating tensor to its own 16-bit type, which must therefore be the storage type of packed
 # bytes; in fp32 it casts nothing, and bf16 storage passes through bit for bit.
+_COMPUTE = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _STORAGE = {"bf16": "bfloat16", "fp16": "float16", "fp32": "bfloat16"}
 
 
@@ -54,6 +55,21 @@ def adapter_dtype(config: RunConfig, engine: Engine, precision: str) -> str:
 def quant_storage(engine: Engine, precision: str) -> str:
     """Name the dtype packed bytes are stored under: DeepSpeed casts and gathers one dtype, others need none."""
     return _STORAGE[precision] if engine is Engine.zero3 else "uint8"
+
+
+def swap_conflict(quant: Quant, precision: str, param: Offload) -> str | None:
+    """Say why parameters of this storage type cannot go to NVMe, if so.
+
+    DeepSpeed 0.19 gives its parameter swapper one dtype, that of the passes (`AsyncPartitionedParameterSwapper`), and
+    its buffers hold no other.
+    """
+    storage = _STORAGE[precision]
+    if param is not Offload.nvme or quant is Quant.none or storage == _COMPUTE[precision]:
+        return None
+    return (
+        f"DeepSpeed's swapper holds {_COMPUTE[precision]} alone, and packed weights are stored as {storage}: use "
+        "precision=bf16 or engine.offload_param=cpu"
+    )
 
 
 def type_conflict(engine: Engine, precision: str, adapters: str, *, is_gpu: bool) -> str | None:

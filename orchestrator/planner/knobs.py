@@ -25,6 +25,7 @@ _SMALL_MODEL_PARAMS = 1_000_000_000
 _REDUCE_CAP = 50_000_000
 # What is fetched further ahead than this waits in memory that activations could use.
 _MOST_LAYERS_AHEAD = 4
+_LEAST_NVME_SUB_GROUP = 262_144  # elements: 1 MiB in fp32, what its swapper moves at least
 _NVME_SUB_GROUPS = 4
 _ADAM_STATES = 4  # master copy, gradient, two moments
 _DEFAULT_SUB_GROUP = 1_000_000_000  # DeepSpeed 0.19's own
@@ -158,12 +159,18 @@ def _extras(
     world, residency = ground.world, ground.residency
     share = -(-adapter.params // world.size)
     on_nvme = residency.optimizer is Offload.nvme
-    group = max(adapter.largest_tensor, -(-share // _NVME_SUB_GROUPS)) if on_nvme else _DEFAULT_SUB_GROUP
+    group = (
+        max(adapter.largest_tensor, -(-share // _NVME_SUB_GROUPS), _LEAST_NVME_SUB_GROUP)
+        if on_nvme
+        else _DEFAULT_SUB_GROUP
+    )
     why = f"this rank's {share:,} adapter elements are updated in one piece, since they are few"
     if on_nvme:
         why = (
             f"{_NVME_SUB_GROUPS} pieces of this rank's {share:,} elements, so that reading, update and writing overlap"
         )
+        if group == _LEAST_NVME_SUB_GROUP:
+            why = f"DeepSpeed swaps no piece below {_LEAST_NVME_SUB_GROUP:,}; this rank has {share:,} elements"
     knobs = [_knob("sub_group_size", group, why)]
     count = buffer = 0
     if residency.param is Offload.nvme:

@@ -78,7 +78,8 @@ def _sized_worlds(
     is_local = config.launch.backend is Backend.local
     if is_local:  # it starts its rank here
         hosts, gpus = hosts[:1], gpus[:1]
-    count, reasons = config.devices or 1, ("launch=local starts one rank",) if is_local else ()
+    count = config.devices or 1
+    reasons: tuple[str, ...] = ("launch=local starts one rank",) if is_local else ()
     if is_local and count > 1:
         found = f"launch=local starts one rank, {count} are planned"
         raise _error("launch", found, "Use launch=torchrun or devices=1")

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from orchestrator.config import Checkpointing, Engine, Offload, Optimizer, Quant, RunConfig
-from orchestrator.planner.dtypes import adapter_dtype, type_conflict
+from orchestrator.planner.dtypes import adapter_dtype, swap_conflict, type_conflict
 from orchestrator.planner.groups import Group
 from orchestrator.planner.world import World
 
@@ -136,8 +136,11 @@ def tells_layers(config: RunConfig) -> bool:
 def conflict_of(config: RunConfig, world: World, way: Way, precision: str) -> str | None:
     """Say why the pieces cannot be combined, whatever the memory."""
     dtype = adapter_dtype(config, way.engine, precision)
-    return type_conflict(way.engine, precision, dtype, is_gpu=world.is_gpu) or ENGINES[way.engine].conflict(
-        config, world, way
+    param = Offload.none if way.residency is None else way.residency.param
+    return (
+        type_conflict(way.engine, precision, dtype, is_gpu=world.is_gpu)
+        or swap_conflict(config.base.quant, precision, param)
+        or ENGINES[way.engine].conflict(config, world, way)
     )
 
 

@@ -24,6 +24,8 @@ _TITLE: Final = Font(size_px=16, bold=True)
 _HEAD: Final = Font(size_px=13, bold=True)
 _TEXT: Final = Font(size_px=11)
 _NOTE: Final = Font(size_px=11, colour=FAINT)
+_EDGE: Final = "#475569"
+_LEAST_CONTRAST: Final = 3.0  # WCAG 2.2, 1.4.11: parts of a picture against what is next to them
 _LIMIT: Final = "#d3212d"
 _MOST_BARS: Final = 6
 _MOST_SEGMENTS: Final = 2000
@@ -42,13 +44,13 @@ _COLOURS: Final = MappingProxyType(
         "adapters": "#b5179e",
         "ddp_buckets": "#e6a3d8",
         "second_copy": "#2f5f00",
-        "runtime and slack": "#9ca3af",
-        "runtime": "#9ca3af",
+        "runtime and slack": "#7f8896",
+        "runtime": "#7f8896",
         "products": "#1d6fb8",
         "dequantise": "#4d8b00",
         "elementwise": "#6fb1e8",
         "attention": "#0b8a74",
-        "overhead": "#9ca3af",
+        "overhead": "#7f8896",
         "all_reduce": "#c2410c",
         "head": "#92643c",
         "load_transient": "#6fb1e8",
@@ -61,7 +63,7 @@ _COLOURS: Final = MappingProxyType(
         "training_heap": "#7b3fa0",
         "gathers": "#7b3fa0",
         "offload_copies": "#b5179e",
-        "host": "#9ca3af",
+        "host": "#7f8896",
         "compute": "#1d6fb8",
         "comm": "#7b3fa0",
         "copy": "#b5179e",
@@ -107,7 +109,8 @@ def _memory(view: View, y: float) -> tuple[list[str], float]:
         parts.append(text(_MARGIN, y + 10, f"and {len(view.bars) - _MOST_BARS} more kinds of ranks", _ROOM, _NOTE))
         y += 20
     legend, y = _legend(names, y + 4)
-    return [*parts, *legend], y + 26
+    lines, y = _limits_legend(view, y)
+    return [*parts, *legend, *lines], y + 26
 
 
 def _limits(bar: Bar, scale: float, top: float, bottom: float) -> list[str]:
@@ -123,6 +126,18 @@ def _limits(bar: Bar, scale: float, top: float, bottom: float) -> list[str]:
         edge = path([(end, top - 3), (end, bottom + 3)], Stroke(colour=INK, width_px=1.5))
         lines.append(group(f"the device has {_size(bar.memory_bytes)}", [edge]))
     return lines
+
+
+def _limits_legend(view: View, y: float) -> tuple[list[str], float]:
+    """What the upright lines mean."""
+    x, parts = _MARGIN + _LABEL, []
+    told = [("what a plan may fill", Stroke(colour=_LIMIT, width_px=1.5, dashed=True))]
+    if any(bar.memory_bytes != bar.usable_bytes for bar in view.bars):
+        told.append(("all the device has", Stroke(colour=INK, width_px=1.5)))
+    for words, stroke in told:
+        parts += [path([(x + 6, y), (x + 6, y + 16)], stroke), text(x + 18, y + 12, words, 140, _TEXT)]
+        x += 164
+    return parts, y + 20
 
 
 def _time(view: View, y: float) -> tuple[list[str], float]:
@@ -190,7 +205,7 @@ def _stack(values: Sequence[tuple[str, float, str]], y: float, scale: float, lab
     for name, value, told in values:
         width = value * scale
         box = Box(x=x, y=y, width=width, height=_BAR)
-        parts.append(group(told, [rect(box, _colour(name), "#ffffff", radius_px=0, outline_px=0.5)]))
+        parts.append(group(told, [rect(box, _colour(name), _outline(_colour(name)), radius_px=0, outline_px=0.5)]))
         x += width
     end = max(x, _MARGIN + _LABEL + _ROOM) + 10
     return [*parts, text(end, y + 15, behind, _WIDTH - end, _TEXT)]
@@ -200,6 +215,18 @@ def _colour(name: str) -> str:
     return _COLOURS.get(name, _OTHERS[sum(map(ord, name)) % len(_OTHERS)])
 
 
+def _outline(colour: str) -> str:
+    """White between parts that stand out from the page, a dark line around pale ones."""
+    return "#ffffff" if _contrast(colour) >= _LEAST_CONTRAST else _EDGE
+
+
+def _contrast(colour: str) -> float:
+    """Of a colour with the white page, 1 to 21 (WCAG 2.2, contrast ratio)."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)  # noqa: PLR2004 - the standard's sRGB curve
+    return 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05)
+
+
 def _legend(names: Iterable[str], y: float) -> tuple[list[str], float]:
     """Swatches with the names, in rows."""
     parts = []
@@ -207,7 +234,8 @@ def _legend(names: Iterable[str], y: float) -> tuple[list[str], float]:
     for name in names:
         if x + column > _MARGIN + _LABEL + _ROOM + 1:
             x, y = _MARGIN + _LABEL, y + 20
-        parts.append(rect(Box(x=x, y=y + 2, width=12, height=12), _colour(name), "none", radius_px=2))
+        swatch = Box(x=x, y=y + 2, width=12, height=12)
+        parts.append(rect(swatch, _colour(name), _outline(_colour(name)), radius_px=2, outline_px=0.5))
         parts.append(text(x + 18, y + 12, name, column - 24, _TEXT))
         x += column
     return parts, y + 20

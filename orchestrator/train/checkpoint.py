@@ -4,6 +4,7 @@
         parameters.safetensors   name -> adapter tensor (fp32 master where the engine keeps one)
         moments.safetensors      name + "@" + moment -> tensor
         rng.safetensors          generator states of each rank
+        residuals.safetensors    rank + "." + name -> gradients that were not sent yet; only where they travel sparse
         state.json               step, samples, scheduler, sizes of the files; written last
 
 A checkpoint is written under a temporary name and renamed, so one that exists under its own name
@@ -17,7 +18,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from orchestrator.errors import Problem, UserError
+from orchestrator.train.lazy import Lazy
 
 SCHEMA = 1
 _NAME = re.compile(r"^step-(\d+)$")
 _TEMPORARY = "incomplete-"
 _STATE = "state.json"
 _TENSOR_FILES = ("parameters", "moments", "rng")
+_RESIDUALS = "residuals"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class Checkpoint:
     moments: Mapping[str, torch.Tensor]
     rng: Mapping[str, torch.Tensor]
     state: Mapping[str, Any]
+    residuals: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 class CheckpointStore:
@@ -97,7 +101,9 @@ class CheckpointStore:
         """Read a checkpoint that `list_complete` named."""
         state = json.loads((path / _STATE).read_text(encoding="utf-8"))
         tensors = {name: load_file(path / f"{name}.safetensors") for name in _TENSOR_FILES}
-        return Checkpoint(step=state["step"], state=state["state"], **tensors)
+        path = path / f"{_RESIDUALS}.safetensors"
+        residuals = Lazy(path) if path.name in state["sizes"] else {}
+        return Checkpoint(step=state["step"], state=state["state"], residuals=residuals, **tensors)
 
     def _drop_old(self) -> None:
         whole, _ = self.list_complete()
@@ -124,7 +130,7 @@ def _reason(error: Exception, root: Path) -> str:
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     sizes: dict[str, int] = {}
-    for name in _TENSOR_FILES:
+    for name in (*_TENSOR_FILES, *([_RESIDUALS] if checkpoint.residuals else [])):
         path = folder / f"{name}.safetensors"
         tensors: Mapping[str, torch.Tensor] = getattr(checkpoint, name)
         save_file({key: value.contiguous() for key, value in tensors.items()}, path)

@@ -22,6 +22,7 @@ from orchestrator.planner.plan import Plan
 from orchestrator.train import rng, state
 from orchestrator.train.callbacks import RunCallback
 from orchestrator.train.checkpoint import CheckpointStore
+from orchestrator.train.compression import Compression, compress_gradients
 from orchestrator.train.evaluate import EvalResult, evaluate, record_logits
 from orchestrator.train.export import save_adapter
 from orchestrator.train.gradients import GradientSum, sum_gradients
@@ -107,6 +108,7 @@ class Run:
         self.sampler = make_sampler(config, rows)
         self.keys = resume_keys(config, self.train_batcher.rows)
         self.gradients = GradientSum(None)
+        self.compression = Compression(None)
         self.evals: dict[int, EvalResult] = {}
         self.live: dict[str, int] = {}
         self.memory: dict[str, dict[str, int]] = {}
@@ -185,8 +187,7 @@ class Run:
 
     def start(self) -> None:
         """Resume from the newest whole checkpoint, or evaluate the base before the first step."""
-        self.gradients = sum_gradients(self.plan, self.settings.run_dir, self.group, self.trainer.model_wrapped)
-        self.events.add("gradients", why=self.gradients.why)
+        self.send_gradients()
         self.note_memory("load")
         whole, ignored = self.store.list_complete()
         newest = self.group.from_main(str(whole[-1]) if whole else "")
@@ -196,6 +197,11 @@ class Run:
         if newest:
             checkpoint = self.store.read(Path(newest))
             state.restore(self.trainer, self.engine, checkpoint, self.keys)
+            settings = self.settings
+            residuals, before = checkpoint.residuals, checkpoint.state
+            done = self.compression.restore(residuals, before, settings.rank, settings.world_size)
+            if done:
+                self.events.add("compression", step=checkpoint.step, residuals=done)
             if self.settings.is_main:
                 keep_steps_until(metrics, checkpoint.step)
             self.say(f"resuming at step {checkpoint.step} of {self.sampler.num_steps}")
@@ -208,6 +214,21 @@ class Run:
             if self.config.eval.before:
                 self.evaluate_now()
         self.meter.reset()
+
+    def send_gradients(self) -> None:
+        """Settle how gradients travel: sparse, by a schedule of ours, or by torch's own all-reduce."""
+        model, scaler = self.trainer.model_wrapped, self.trainer.accelerator.scaler
+        self.compression = compress_gradients(
+            self.plan.chosen.strategy.compression,
+            self.group,
+            model,
+            scale=None if scaler is None else scaler.get_scale,
+            step_of=lambda: int(self.trainer.state.global_step),
+        )
+        if not self.compression.is_on:  # a model takes one hook
+            self.gradients = sum_gradients(self.plan, self.settings.run_dir, self.group, model)
+            self.events.add("gradients", why=self.gradients.why)
+        self.events.add("compression", why=self.compression.why)
 
     def first_step(self) -> None:
         """Measure what is alive once the engine has done a whole step, the largest over ranks."""
@@ -238,7 +259,7 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint; every rank learns whether the disk took it."""
-        checkpoint = state.capture(self.trainer, self.engine, self.group, self.keys)
+        checkpoint = state.capture(self.trainer, self.engine, self.group, self.keys, self.compression)
         failure: UserError | None = None
         if self.settings.is_main:
             try:
@@ -262,6 +283,12 @@ class Run:
         """Evaluate the result, write adapter and summary."""
         self.note_memory("train")
         self.gradients.end(self.group)
+        self.compression.end(self.group)
+        if self.compression.is_on:
+            self.live["compress_residual"] = self.compression.residual_bytes
+        if self.compression.not_finite:
+            self.say(f"{self.compression.not_finite} compressed steps had gradients that are no numbers")
+            self.events.add("compression", not_finite_steps=self.compression.not_finite)
         self.meter.reset()
         stopped = self.callback.stopped
         if not stopped:

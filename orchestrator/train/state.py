@@ -10,6 +10,7 @@ from orchestrator.engines.base import Engine
 from orchestrator.errors import Problem, UserError
 from orchestrator.train import rng
 from orchestrator.train.checkpoint import Checkpoint
+from orchestrator.train.compression import Compression
 from orchestrator.train.groups import MetricsGroup
 from orchestrator.train.model import trainable
 from orchestrator.train.trainer import PlannedTrainer
@@ -18,7 +19,9 @@ _SEPARATOR = "@"
 _SCHEDULE_COUNTERS = ("last_epoch", "_step_count")
 
 
-def capture(trainer: PlannedTrainer, engine: Engine, group: MetricsGroup, keys: dict[str, str]) -> Checkpoint:
+def capture(
+    trainer: PlannedTrainer, engine: Engine, group: MetricsGroup, keys: dict[str, str], compression: Compression
+) -> Checkpoint:
     """Gather the training state; collective, every rank gets it (adapters are small).
 
     Args:
@@ -26,6 +29,7 @@ def capture(trainer: PlannedTrainer, engine: Engine, group: MetricsGroup, keys: 
         engine: who holds the state.
         group: host-side group for the generator states.
         keys: what the run depends on (data, base), compared on resume.
+        compression: how gradients travel.
     """
     parameters: dict[str, torch.Tensor] = {}
     moments: dict[str, torch.Tensor] = {}
@@ -41,6 +45,7 @@ def capture(trainer: PlannedTrainer, engine: Engine, group: MetricsGroup, keys: 
         parameters=parameters,
         moments=moments,
         rng=states,
+        residuals=compression.gather_residuals(group),
         state={
             "samples": trainer.state.global_step * trainer.settings.global_batch,
             "global_batch": trainer.settings.global_batch,
@@ -48,6 +53,7 @@ def capture(trainer: PlannedTrainer, engine: Engine, group: MetricsGroup, keys: 
             "engine": engine.name,
             "scheduler": _schedule_state(trainer),
             "scaler": _scaler_state(trainer),
+            "compression": compression.form,
             "keys": keys,
         },
     )

@@ -39,6 +39,7 @@ def summarise(run: Run, *, status: str) -> dict[str, Any]:
         "wall_seconds": time.perf_counter() - run.began,
         "live_base_bytes": base_bytes(run.live),
         "gradient_route": run.gradients.summary(len(clock.seconds)),
+        "compression": run.compression.summary(),
         "predicted": _predicted(run),
         "measured": {
             "step_seconds": _number(clock.typical_seconds()),

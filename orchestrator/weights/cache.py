@@ -148,7 +148,7 @@ def checksums(data: memoryview) -> bytes:
 
 
 def blocks_of(nbytes: int) -> int:
-    """How many blocks have so many bytes; the last may be shorter."""
+    """Return how many blocks have so many bytes; the last may be shorter."""
     return -(-nbytes // BLOCK_BYTES)
 
 

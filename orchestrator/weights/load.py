@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -21,8 +21,8 @@ from orchestrator.weights.checkpoint import ByteReader, Checkpoint
 from orchestrator.weights.cut import Cut
 from orchestrator.weights.exchange import Team, swap
 from orchestrator.weights.jobs import Job, refuse_missing
-from orchestrator.weights.layout import Extent, Role, aligned
-from orchestrator.weights.load_plan import parcels_of, spans_of
+from orchestrator.weights.layout import Role, aligned
+from orchestrator.weights.load_plan import gaps, parcels_of, spans_of
 from orchestrator.weights.produce import Made, Producer, Scratch, target_parts
 from orchestrator.weights.residents import Residents
 from orchestrator.weights.rounds import overlap, share_out
@@ -135,17 +135,6 @@ def _fill_gaps(target: Target) -> None:
                 if part is not None:
                     zeros = torch.zeros(part.nbytes, dtype=torch.uint8, device=target.device)
                     target.put(layer, begin + part.begin, zeros)
-
-
-def gaps(extent: Extent) -> Iterator[tuple[int, int]]:
-    """Bytes of an extent that no tensor has."""
-    at = 0
-    for item in extent.items:
-        if item.offset > at:
-            yield at, item.offset
-        at = item.end
-    if extent.nbytes > at:
-        yield at, extent.nbytes
 
 
 def _from_cache(target: Target, kept: BaseCache, tell: Say) -> int:

@@ -9,7 +9,7 @@ import torch
 from orchestrator.weights.cut import Cut
 from orchestrator.weights.exchange import Parcel
 from orchestrator.weights.jobs import Job
-from orchestrator.weights.layout import BaseLayout, aligned
+from orchestrator.weights.layout import BaseLayout, Extent, aligned
 from orchestrator.weights.load_bytes import LoadPeak, packing_bytes
 from orchestrator.weights.produce import conversion_bytes, made_bytes, raw_bytes, target_parts
 from orchestrator.weights.rounds import overlap, share_out
@@ -22,6 +22,17 @@ def spans_of(cut: Cut, layout: BaseLayout, rank: int, layer: int) -> tuple[tuple
     if not pieces:
         return ((0, layout.layer_bytes[layer]),)
     return tuple((piece.begin, piece.end) for piece in pieces if piece.rank == rank)
+
+
+def gaps(extent: Extent) -> Iterator[tuple[int, int]]:
+    """Bytes of an extent that no tensor has."""
+    at = 0
+    for item in extent.items:
+        if item.offset > at:
+            yield at, item.offset
+        at = item.end
+    if extent.nbytes > at:
+        yield at, extent.nbytes
 
 
 def kept_bytes(cut: Cut, layout: BaseLayout, rank: int) -> int:

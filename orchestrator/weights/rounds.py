@@ -38,11 +38,12 @@ def share_out(jobs: Sequence[_Job], ranks: int) -> list[tuple[Batch[_Job], ...]]
     """
     ordered = sorted(jobs, key=lambda job: (-job.read_bytes, job.first))
     batches: list[list[_Job]] = []
+    bundle_bytes = min(BUNDLE_BYTES, sum(job.read_bytes for job in jobs) // ranks)
     left = 0
     for job in ordered:
         if job.read_bytes > left or not batches:
             batches.append([])
-            left = BUNDLE_BYTES
+            left = bundle_bytes
         batches[-1].append(job)
         left = max(0, left - job.read_bytes)
     full = [tuple(batch) for batch in batches]

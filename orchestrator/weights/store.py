@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import torch
@@ -15,12 +15,11 @@ from orchestrator.weights import lifecycle
 from orchestrator.weights.cut import Cut
 from orchestrator.weights.gather import Gather
 from orchestrator.weights.layout import BaseLayout
+from orchestrator.weights.mover import Event, Mover
 from orchestrator.weights.order import sweeps
 from orchestrator.weights.rules import Action, Drain, Move, State, Transfer
 from orchestrator.weights.shards import Shards
 from orchestrator.weights.slots import Pace, counts_between, rules_of, streamed_layers
-
-Event = torch.cuda.Event | None  # a GPU's; on CPU what has returned is done
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,11 +78,12 @@ class Store:
         self._index = {layer: at for at, layer in enumerate(self._streamed)}
         self._counts = [cut.counts(layer) for layer in range(layout.num_layers)]
         self._is_cuda = shards.device.type == "cuda"
-        self._mover = _Mover(shards.device)
+        self._mover = Mover(shards.device)
         self._residents = {layer: self._bytes(layout.layer_bytes[layer]) for layer in sorted(cut.residents)}
         self._failure: str | None = None
         self._flying: dict[Transfer, Future[Event]] = {}
-        self._timed: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._timed: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+        self._slots: list[torch.Tensor] = []
         self._deal(window)
 
     def _bytes(self, nbytes: int) -> torch.Tensor:
@@ -92,13 +92,20 @@ class Store:
     def _deal(self, window: int) -> None:
         self.window = max(1, min(window, len(self._streamed)))
         self._using: int | None = None
-        self._slots: list[torch.Tensor] = []
+        spare, self._slots = self._slots, []
         if not self._streamed:
             return
         self._rules = rules_of(self.layout, self.cut, self.shards.rank, self.window, self._pace)
-        self._slots = [self._bytes(nbytes) for nbytes in self._rules.slot_bytes]
+        self._slots = [self._slot(nbytes, spare) for nbytes in self._rules.slot_bytes]
         self._order(backward=True)
         self._state = lifecycle.start(self._rules, self._sweep, self.window)
+
+    def _slot(self, nbytes: int, spare: list[torch.Tensor]) -> torch.Tensor:
+        """Use a slot again where its size fits, so that another window never takes the memory of two."""
+        for at, slot in enumerate(spare):
+            if slot.numel() == nbytes:
+                return spare.pop(at)
+        return self._bytes(nbytes)
 
     def _order(self, *, backward: bool) -> None:
         self._sweep = sweeps(len(self._streamed), backward=backward)
@@ -130,6 +137,7 @@ class Store:
         """Say which sweep over the layers begins: a forward pass that a backward pass follows, or one alone."""
         if self._streamed:
             self._release()
+            self._note_times()
             self._order(backward=backward)
             self._state = lifecycle.follow(self._state, self._sweep, self.window)
 
@@ -243,13 +251,18 @@ class Store:
 
     def read_stats(self) -> StoreStats:
         """Return the counts; on a GPU this waits for it, so call it at the end of a step."""
-        for begin, end in self._timed:
-            end.synchronize()
+        if self._timed:
+            self._timed[-1][1].synchronize()
+            self._note_times()
+        return self.stats
+
+    def _note_times(self) -> None:
+        """Read the clocks around the waits that the GPU has passed."""
+        while self._timed and self._timed[0][1].query():  # type: ignore[no-untyped-call]
+            begin, end = self._timed.popleft()
             seconds = begin.elapsed_time(end) / 1e3  # from milliseconds
             self.stats.wait_seconds += seconds
             self.stats.waits += seconds > _IDLE_SECONDS
-        self._timed.clear()
-        return self.stats
 
     @property
     def state(self) -> State:
@@ -284,45 +297,3 @@ class _Gathering:
 
     def __call__(self) -> None:
         self.gather.run(self.memory, self.counts)
-
-
-class _Mover:
-    """A thread (on a GPU: a stream, too) for copies, and one for gathers; each does one thing after the other."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device if device.type == "cuda" else None
-        self._threads = {move: ThreadPoolExecutor(1, thread_name_prefix=f"base-{move}") for move in Move}
-        self._streams = {move: _stream(device) for move in Move} if self._device else {}
-
-    def mark(self, *, timed: bool = False) -> Event:
-        """Mark how far the current stream has come."""
-        if self._device is None:
-            return None
-        event = torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-    def start(
-        self, move: Move, work: Callable[[], None], ready: Event, after: Sequence[Future[Event]]
-    ) -> Future[Event]:
-        """Do it when the memory is free (`ready`) and what it follows is done."""
-        return self._threads[move].submit(self._run, move, work, ready, tuple(after))
-
-    def _run(self, move: Move, work: Callable[[], None], ready: Event, after: Sequence[Future[Event]]) -> Event:
-        events = [ready, *(flight.result() for flight in after)]
-        stream = self._streams.get(move)
-        context: AbstractContextManager[object] = torch.cuda.stream(stream) if stream else nullcontext()
-        with context, torch.no_grad():
-            for event in events:
-                if stream is not None and event is not None:
-                    stream.wait_event(event)
-            work()
-            return self.mark()
-
-    def close(self) -> None:
-        for thread in self._threads.values():
-            thread.shutdown(wait=True, cancel_futures=True)
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -60,7 +60,7 @@ def positions_of(kind: str, read: int, config: Mapping[str, object]) -> int:
     factor, before = told.get("factor"), told.get("original_max_position_embeddings", positions)
     if str(told.get("rope_type", told.get("type"))) not in _STRETCHED or not _is_number(factor, before):
         return positions
-    return max(positions, round(before * factor))
+    return max(positions, round(float(str(before)) * float(str(factor))))
 
 
 def _is_number(*values: object) -> bool:

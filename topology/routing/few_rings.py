@@ -87,11 +87,10 @@ def search(
         program.add(limits.loads(passes_of(paths)))
     found: list[tuple[Order, tuple[Path, ...]]] = []
     most = float("inf")
-    times = [0.0] * len(limits.amounts)
     for turn in range(_MOST_TURNS):
         _solved(program)
         before = len(found)
-        for lengths in limits.lengths(program.prices, times if turn < _FIRST_TURNS else ()):
+        for lengths in limits.lengths(program, beside=turn < _FIRST_TURNS):
             order, paths = ways.cheapest_ring(lengths)
             price = sum(lengths[at] for path in paths for at in path if at in lengths)
             if price > 0:
@@ -99,8 +98,6 @@ def search(
             if program.total >= most * (1 - _GAP):
                 return found
             passes = passes_of(paths)
-            for row, load in limits.loads(passes).items():
-                times[row] += load / limits.amounts[row]
             if _key(passes) not in columns:
                 columns.add(_key(passes))
                 found.append((order, paths))
@@ -135,20 +132,17 @@ class _Limits:
     def loads(self, passes: Counter[int]) -> dict[int, float]:
         return {self._row[at]: float(count) for at, count in passes.items() if at in self._row}
 
-    def lengths(self, prices: Sequence[float], times: Sequence[float]) -> Iterator[dict[int, float]]:
+    def lengths(self, program: PackingProgram, *, beside: bool) -> Iterator[dict[int, float]]:
         """Lengths to search with, by edge; the last are the prices, which alone prove that nothing is left to find.
 
         Prices of one optimum among many leave whole wires free. With a little of every wire's time added they lead to
-        the optimum in fewer turns; and wires that rings found before have loaded most lead to rings beside those.
-
-        Args:
-            prices: of the rows.
-            times: that the rings found before load the rows for; empty: they tell no more.
+        the optimum in fewer turns; and `beside`, wires count by how full they are, which leads to rings that fit
+        beside those there are.
         """
-        if times:
-            longest = max(times) or 1.0
-            loaded = [math.exp(_SHARPNESS * (time / longest - 1)) for time in times]
-            yield {at: loaded[row] / self.amounts[row] for at, row in self._row.items()}
+        prices = program.prices
+        if beside:
+            full = [math.exp(_SHARPNESS * (u - 1)) for u in program.used]
+            yield {at: full[row] / self.amounts[row] for at, row in self._row.items()}
         even = _EVEN * sum(price * amount for price, amount in zip(prices, self.amounts, strict=True))
         yield {at: prices[row] + even / self.amounts[row] / len(self.amounts) for at, row in self._row.items()}
         yield {at: prices[row] for at, row in self._row.items()}

@@ -55,6 +55,15 @@ class PackingProgram:
         """What a looser limit of each row would gain."""
         return [max(0.0, price) for price in self._prices()]
 
+    @property
+    def used(self) -> list[float]:
+        """Part of the limit of each row that is used."""
+        loads = [0.0] * len(self._limits)
+        for name, amount in zip(self._basis, self._amounts, strict=True):
+            for at, load in self._columns[name] if name >= 0 else ():
+                loads[at] += load * amount
+        return [load / limit if limit else 1.0 for load, limit in zip(loads, self._limits, strict=True)]
+
     def _prices(self) -> list[float]:
         prices = [0.0] * len(self._limits)
         for name, row in zip(self._basis, self._inverse, strict=True):

@@ -53,3 +53,12 @@ def test_a_nan_is_the_largest_then_an_infinity() -> None:
     x[0, 3000], x[0, 2000], x[0, 1000] = -torch.nan, -torch.inf, 1e38
     assert select.largest(x, 2).tolist() == [[2000, 3000]]
     assert select.largest(x, 4).tolist() == [[0, 1000, 2000, 3000]]
+
+
+@pytest.mark.parametrize("kept", [2, 40, 1000, 4094])
+def test_neighbouring_numbers_are_told_apart(kept: int) -> None:
+    order = torch.randperm(CHUNK, generator=torch.Generator().manual_seed(4))
+    x = (order.to(torch.int32) + 0x3F800001).view(torch.float32)[None] * torch.where(order % 3 == 0, -1, 1)
+    wanted = (order >= CHUNK - kept).nonzero().view(1, -1)
+    assert torch.equal(select.largest(x, kept), wanted)
+    assert torch.equal(select.by_keys(x, kept), wanted)

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config import BatchConfig, Engine, EngineConfig, Offload
+from orchestrator.config import AdapterConfig, BatchConfig, Engine, EngineConfig, Offload, Precision, Quant
+from orchestrator.errors import NothingFits
+from orchestrator.planner.dtypes import swap_conflict
 from orchestrator.planner.explain import explain
 from orchestrator.planner.plan import Plan
 from topology.presets import preset
@@ -95,3 +97,26 @@ def test_a_second_copy_in_each_host_where_the_network_is_slow(plan_for: Planner)
         assert knob.value == plan.chosen.strategy.processes_per_node
         assert "a copy in each host" in plan.chosen.strategy.label
         assert any(term.name == "second_copy" for term in plan.chosen.estimate.memory.train.terms)
+
+
+def test_a_piece_on_nvme_is_never_below_what_deepspeed_swaps(plan_for: Planner) -> None:
+    nvme = {"offload_optimizer": Offload.nvme, "offload_param": Offload.cpu, "nvme_path": "/fast"}
+    for rank in (1, 8, 256):
+        plan = _zero3(
+            plan_for, "8b", "2x24gb-pcie", nvme, devices=2, adapter=AdapterConfig(rank=rank, targets=("v_proj",))
+        )
+        assert _value(plan, "sub_group_size") >= 262_144
+        assert ("swaps no piece below 262,144" in explain(plan)) == (rank < 256)
+
+
+@pytest.mark.parametrize("precision", Precision)
+def test_parameters_go_to_nvme_only_in_the_dtype_of_the_passes(plan_for: Planner, precision: Precision) -> None:
+    """DeepSpeed's swapper holds one dtype; under fp32 the packed bytes are stored as bf16."""
+    nvme = {"offload_param": Offload.nvme, "offload_optimizer": Offload.cpu, "nvme_path": "/fast"}
+    if precision is not Precision.fp32:
+        assert _zero3(plan_for, "8b", "2x24gb-pcie", nvme, devices=2, precision=precision).knobs
+        return
+    with pytest.raises(NothingFits, match="DeepSpeed's swapper holds float32 alone, and packed weights are stored as"):
+        _zero3(plan_for, "8b", "2x24gb-pcie", nvme, devices=2, precision=precision)
+    assert swap_conflict(Quant.nf4, "fp32", Offload.cpu) is None
+    assert swap_conflict(Quant.none, "fp32", Offload.nvme) is None

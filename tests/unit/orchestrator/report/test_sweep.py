@@ -25,7 +25,7 @@ from orchestrator.planner.build import make_plan
 from orchestrator.planner.plan import Plan, dumps
 from orchestrator.planner.solve import Asked
 from orchestrator.planner.view import view_of
-from orchestrator.report.plan_svg import plan_svg
+from orchestrator.report.plan_svg import _contrast, plan_svg
 from orchestrator.report.sweep import csv_text, rows_of, table_text
 
 ROOT = Path(__file__).parents[4]
@@ -133,3 +133,28 @@ def test_a_swept_model_has_no_quotes(trials: list[Trial]) -> None:
     rows = rows_of(named)
     assert "'" not in table_text(rows).split("micro-batch")[0]
     assert [line.split(",")[0] for line in csv_text(rows).splitlines()] == ["model.path", "a", "b", "c"]
+
+
+def test_every_part_of_a_plan_stands_out_from_the_page() -> None:
+    config, inputs = _asked("topology=2x24gb-pcie")
+    view = view_of(Asked(config=config, topology=inputs.topology, model=inputs.model, data=inputs.data))
+    assert view is not None
+    plan = make_plan(config, inputs.topology, inputs.model, inputs.data, "test")
+    picture = plan_svg(plan, view)
+    assert "what a plan may fill" in picture
+    assert "all the device has" in picture
+    for colour in [*plan_colours(picture, "fill", "stroke")]:
+        assert max(map(_contrast, colour)) >= 3, colour
+    assert _contrast("#ffffff") == pytest.approx(1)
+    assert _contrast("#000000") == pytest.approx(21)
+
+
+def plan_colours(picture: str, *keys: str) -> list[list[str]]:
+    """Fill and outline of each rectangle that tells something (of a part, or of the legend)."""
+    found = []
+    for node in ET.fromstring(picture).iter("{http://www.w3.org/2000/svg}rect"):
+        pair = [node.attrib[key] for key in keys if node.attrib.get(key, "none").startswith("#")]
+        if pair and pair[0] not in {"#ffffff", "#f8fafc"}:  # the page, and empty lanes
+            found.append(pair)
+    assert found
+    return found
