@@ -1,6 +1,6 @@
 """One rank of `bench/compress_exchange.py`: backward passes that do nothing but exchange gradients, by several hooks.
 
-    python bench/compress_worker.py SETTINGS.json RANK
+python bench/compress_worker.py SETTINGS.json RANK
 """
 
 # Annotations are values here, not texts: DDP compares those of its hooks with its own types.
@@ -24,10 +24,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launch.parent_death import die_with_parent
 from orchestrator.compress.hook import Compressor, attach
-from orchestrator.planner.compression import CompressionPlan, Exchange, Kind, Values, codec_of
+from orchestrator.planner.compression import CompressionPlan, Exchange, Kind, Values, codec_of, parts_of
 
 _TIMEOUT: Final = timedelta(seconds=300)
 _QUIET_SECONDS: Final = 0.05  # until the last packets are counted
+_ONE_BUCKET_MB: Final = 4096
 _RANK: Final = 16
 _HIDDEN, _KEYS, _INNER = 4096, 1024, 14336  # Llama-3-8B
 _INS_OUTS: Final = [
@@ -133,6 +134,8 @@ def main() -> None:
     for way in ways:
         for _ in range(way.warm_passes):
             clock.once(way)
+        if rank == 0:
+            print(f"{way.name}: warm, last pass {way.seconds[-1]:.2f} s", file=sys.stderr, flush=True)
         way.seconds, way.cpu_seconds, way.egress_bytes = [], [], []
         way.before = _phases(way)
     for turn in range(settings["runs"]):
@@ -142,7 +145,7 @@ def main() -> None:
             else:
                 clock.once(way)
     if rank == 0:
-        found = [_told(way) for way in ways]
+        found = [_told(way, settings) for way in ways]
         elements = sum(gradient.numel() for gradient in ways[0].gradients)
         Path(settings["answer"]).write_text(json.dumps({"elements": elements, "ways": found}))
     dist.barrier()
@@ -159,14 +162,16 @@ def _way(name: str, settings: dict[str, Any]) -> Way:
     generator = torch.Generator().manual_seed(dist.get_rank())
     adapters = Adapters(settings["layers"], dtype)
     gradients = [torch.randn(one.shape, generator=generator).to(dtype) for one in adapters.matrices]
-    model = DistributedDataParallel(adapters, gradient_as_bucket_view=True)
+    # PowerSGD sums from callbacks, in the order in which they come: over gloo, several buckets wait for each other.
+    cap_mb = _ONE_BUCKET_MB if words[0] == "powersgd" else None
+    model = DistributedDataParallel(adapters, gradient_as_bucket_view=True, bucket_cap_mb=cap_mb)
     way = Way(name, model, gradients)
     if words[0] == "none":
         model.register_comm_hook(None, _nothing)
     elif words[0] == "powersgd":
         state = PowerSGDState(dist.group.WORLD, int(words[1]), start_powerSGD_iter=2)
         model.register_comm_hook(state, powerSGD_hook)
-        way.warm_passes = 4
+        way.warm_passes = 3
     elif words[0] == "topk":
         exchange = Exchange(words[1])
         plan = CompressionPlan(
@@ -201,7 +206,31 @@ def _phases(way: Way) -> dict[str, float]:
     return {name: value * told["compressed_steps"] for name, value in told["seconds_per_step"].items()}
 
 
-def _told(way: Way) -> dict[str, Any]:
+def _formula_bytes(way: Way, settings: dict[str, Any]) -> int | None:
+    """What the first host sends to others in a pass: gloo's all-gather is a ring, its all-to-all direct.
+
+    A ring over all ranks leaves a host once, at its last rank; parts of different sizes are handed round directly.
+    """
+    if way.hook is None:
+        return None
+    slots, size = settings["slots"], settings["hosts"] * settings["slots"]
+    codec, exchange = codec_of(settings["density"], Values(way.name.split()[2])), Exchange(way.name.split()[1])
+    total = 0
+    for chunks in way.hook.sparse_chunks:
+        parts = parts_of(chunks, size)
+        messages = [codec.message_bytes(part) for part in parts]
+        if exchange is Exchange.gather:
+            total += (size - 1) * codec.message_bytes(chunks)
+        elif exchange is Exchange.split:
+            outside = size - slots
+            total += slots * sum(messages[slots:])
+            total += (size - 1) * messages[0] if len(set(parts)) == 1 else outside * sum(messages[:slots])
+        else:  # of two hosts: each rank sends its part of the island's sum once
+            total += sum(codec.message_bytes(part) for part in parts_of(chunks, slots))
+    return total
+
+
+def _told(way: Way, settings: dict[str, Any]) -> dict[str, Any]:
     passes, after = len(way.seconds), _phases(way)
     mid: Callable[[list[float]], float] = median
     return {
@@ -209,6 +238,7 @@ def _told(way: Way) -> dict[str, Any]:
         "seconds": way.seconds,
         "cpu_seconds": way.cpu_seconds,
         "egress_bytes": int(mid([float(each) for each in way.egress_bytes])),
+        "formula_bytes": _formula_bytes(way, settings),
         "phases": {name: (after[name] - way.before[name]) / passes for name in after},
         "residual_bytes": way.hook.summary()["residual_bytes"] if way.hook else 0,
     }

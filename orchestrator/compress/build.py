@@ -43,9 +43,11 @@ def reducer_of(
     if codec is None:
         raise UserError(Problem(where="compress", found="a plan of dense gradients", remedy="use compress=topk"))
     if plan.exchange is not Exchange.hierarchical:
-        transport = across_by(_groups([ranks]))
-        if plan.exchange is Exchange.threshold:
-            return Threshold(transport, codec, clock), (transport,)
+        whole = _groups([ranks])
+        if plan.exchange is Exchange.threshold:  # sizes vary, for which no schedule is made
+            library = Library(whole)
+            return Threshold(library, codec, clock), (library,)
+        transport = across_by(whole)
         return Flat(_across(plan.exchange, transport, codec, clock), codec, clock), (transport,)
     islands = [ranks[at : at + plan.island] for at in range(0, len(ranks), plan.island)]
     places = [ranks[at :: plan.island] for at in range(plan.island)]
@@ -65,4 +67,5 @@ def _across(kind: Exchange, transport: Transport, codec: Codec, clock: Clock) ->
 def _groups(parts: Sequence[Sequence[int]]) -> dist.ProcessGroup:
     """A new group of each part, which all ranks make in the same order; returns the one of this rank."""
     made = [(part, dist.new_group(list(part))) for part in parts]
-    return next(group for part, group in made if dist.get_rank() in part)
+    own: dist.ProcessGroup = next(group for part, group in made if dist.get_rank() in part)
+    return own

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -23,7 +22,7 @@ class Clock:
     def __init__(self, device: torch.device) -> None:
         """Begin at zero."""
         self._on_cuda = device.type == "cuda"
-        self._seconds: Counter[str] = Counter()
+        self._seconds = dict.fromkeys(PHASES, 0.0)
         self._pending: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
 
     @contextmanager
@@ -44,7 +43,7 @@ class Clock:
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each phase so far; on CUDA, after what is under way."""
         self._read(wait=True)
-        return {name: self._seconds[name] for name in PHASES}
+        return dict(self._seconds)
 
     def _read(self, *, wait: bool) -> None:
         while self._pending and (wait or self._pending[0][2].query()):  # type: ignore[no-untyped-call]

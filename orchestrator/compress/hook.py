@@ -53,8 +53,9 @@ class Compressor:
         self._residuals = Residuals(self._reducer, self._device)
         self._staged: dict[tuple[str, ...], torch.Tensor] = {}
         self._on_cuda = self._device.type == "cuda"
+        # On CUDA a stream, elsewhere a thread: the backward pass goes on meanwhile.
         self._stream = torch.cuda.Stream(self._device) if self._on_cuda else None  # type: ignore[no-untyped-call]
-        self._thread = None if self._on_cuda else ThreadPoolExecutor(1, thread_name_prefix="compress")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="compress")
         self._is_warm, self._failure = False, ""
         self._moved: list[tuple[str, ...]] = []  # buckets of this step whose residuals have a candidate
         self._bad: list[torch.Tensor] = []  # of this step, whether a bucket was not finite
@@ -71,7 +72,7 @@ class Compressor:
         if not self._is_warm or not self._pays(layout, buffer):
             return self._dense(buffer)
         self.sparse_chunks.append(layout.num_chunks)
-        if self._thread is not None:
+        if self._stream is None:
             future: _Future = torch.futures.Future()
             self._thread.submit(self._carry_out, layout, buffer, future)
             return future
@@ -116,12 +117,11 @@ class Compressor:
                 self._bad.append(finite([result]).logical_not())
             return result
 
-        return future.then(done)
+        summed: _Future = future.then(done)
+        return summed
 
     def _carry_out(self, layout: Layout, buffer: torch.Tensor, future: _Future) -> None:
         try:
-            if self._failure:  # what lies in the groups then is not known
-                raise RuntimeError(self._failure)
             with torch.no_grad():
                 self._exchange(layout, buffer)
         except Exception as error:  # noqa: BLE001 - whatever it is must reach the backward pass, which waits
@@ -134,8 +134,10 @@ class Compressor:
 
     def _exchange(self, layout: Layout, buffer: torch.Tensor) -> None:
         """Replace the gradients in a flat bucket by their mean over the ranks, or NaN."""
+        if self._failure:  # what lies in the groups then is not known
+            raise RuntimeError(self._failure)
         state = self._residuals.of(layout)
-        parts = buffer.split(list(layout.numels))
+        parts = torch.split(buffer, list(layout.numels))
         rows = buffer.view(-1, CHUNK) if layout.is_whole else self._stage(layout, parts)
         bad = self._reducer.reduce(layout, rows, state.base, state.candidate, rows, self._scale)
         if not layout.is_whole:
@@ -192,8 +194,7 @@ class Compressor:
 
     def close(self) -> None:
         """End threads, after the buckets that were started."""
-        if self._thread is not None:
-            self._thread.shutdown()
+        self._thread.shutdown()
         for transport in self._transports:
             transport.close()
 

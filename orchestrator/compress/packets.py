@@ -1,4 +1,4 @@
-"""Messages of packets: a header that says whether the sender's gradients were finite, then the packets of its chunks."""
+"""Messages of packets: a header that says whether the sender's gradients were finite, then its chunks' packets."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ def sum_into(sets: Sequence[torch.Tensor], codec: Codec, out: torch.Tensor) -> N
         decode(packets, codec, out=out, add=at > 0)
 
 
-def mean_into(
-    sets: Sequence[torch.Tensor], codec: Codec, out: torch.Tensor, divisor: float
-) -> torch.Tensor:
+def mean_into(sets: Sequence[torch.Tensor], codec: Codec, out: torch.Tensor, divisor: float) -> torch.Tensor:
     """Write the sum of the packets divided by `divisor`, rounded once to the type of `out` [chunks, CHUNK].
 
     Returns:

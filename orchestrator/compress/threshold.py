@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 import torch
@@ -25,8 +26,8 @@ _THRESHOLD_STEPS: Final = 128  # from one exact threshold to the next
 _REGION_STEPS: Final = 64
 _FEWER: Final = 4 / 5  # of the wanted count: from here up to `_MORE` of it a threshold stays as it is
 _MORE: Final = 5 / 4
-_LOST: Final = 2.0  # further off than this factor, a threshold is found exactly at once
-_TURN: Final = 1.1  # by which a threshold is steered
+_LOST: Final = 4.0  # further off than this factor, a threshold is found exactly at once
+_TURN: Final = 1.05  # by which a threshold is steered
 _DENSE: Final = 3  # a third of all elements selected: dense is cheaper
 _SMALLEST: Final = torch.finfo(torch.float32).tiny  # zeros are never selected
 
@@ -118,8 +119,7 @@ class Threshold:
         own = chosen[ends * len(chosen) // size] if len(chosen) >= size else even
         all_ends = self._transport.all_gather(own.contiguous(), [size - 1] * size).view(size, size - 1)
         inner = all_ends.double().mean(0).round().long().tolist()
-        bounds = [0, *inner, elements]
-        return [end - begin for begin, end in zip(bounds, bounds[1:], strict=False)]
+        return [end - begin for begin, end in pairwise((0, *inner, elements))]
 
     def _counts(
         self, chosen: torch.Tensor, regions: Sequence[int], bad: torch.Tensor
@@ -143,7 +143,7 @@ class Threshold:
             came = self._transport.exchange(pairs.view(-1), [2 * n for n in gives], [2 * n for n in gets]).view(-1, 2)
         with self._clock.phase("decode"):
             total = flat.new_zeros(place.stop - place.start)
-            for part in came.split(gets):
+            for part in torch.split(came, gets):
                 # Places of one rank differ from each other, so the order of sums is that of the ranks.
                 total.index_add_(0, part[:, 0].long() - place.start, part[:, 1].contiguous().view(torch.float32))
         return total

@@ -11,16 +11,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from transformers import PreTrainedModel
 
 from orchestrator.collectives.agreement import agree
 from orchestrator.engines.ddp import DdpEngine
 from orchestrator.engines.live import Named, scales
 from orchestrator.errors import Problem, UserError
+from orchestrator.weights.cache import BaseCache
+from orchestrator.weights.checkpoint import open_checkpoint
 from orchestrator.weights.cut import Cut, Shares, Tier, cut_by_bytes, resident_layers
+from orchestrator.weights.exchange import Team
 from orchestrator.weights.gather import Broadcasts, Gather
 from orchestrator.weights.layers import bare_model
 from orchestrator.weights.layout import BaseLayout
+from orchestrator.weights.load import Loaded, Target, load_base
 from orchestrator.weights.shards import Shards
+from orchestrator.weights.skeleton import BaseSource, build_skeleton
 from orchestrator.weights.slots import Pace
 from orchestrator.weights.store import Store
 from orchestrator.weights.stream import StreamedLayers, stream_loaded
@@ -73,6 +79,7 @@ class StreamedEngine(DdpEngine):
         self._pace, self._nvme_folder = pace or Pace(), nvme_folder
         self._gather = gather if gather is not None or group is None else Broadcasts(group)
         self._streamed: StreamedLayers | None = None
+        self._told_seconds = 0.0
 
     def attach(self, model: nn.Module) -> StreamedLayers:
         """Take a model that was loaded whole apart; collective.
@@ -89,6 +96,37 @@ class StreamedEngine(DdpEngine):
         """Take a model whose layers stream already."""
         self._streamed = streamed
         _keep_generation_in_step(bare_model(model))
+
+    def load(
+        self, source: BaseSource, team: Team, say: Callable[[str], None], cache: BaseCache | None = None
+    ) -> tuple[PreTrainedModel, Loaded]:
+        """Load a base straight into its shards; collective. Adapters come afterwards (see `measure_magnitudes`).
+
+        Args:
+            source: which base, and how it is held.
+            team: the ranks that read it together: those of one host.
+            say: told the progress, on the team's first rank.
+            cache: where packed layers are kept between runs; None does without.
+
+        Raises:
+            UserError: a base that cannot be streamed or read, or ranks that were told different things.
+            RunFailed: another rank failed.
+        """
+        checkpoint = open_checkpoint(source.folder)
+        skeleton = build_skeleton(source, checkpoint)
+        _check_order(skeleton.model)
+        store = self.make_store(skeleton.layout)
+        target = Target(
+            skeleton=skeleton,
+            checkpoint=checkpoint,
+            cut=store.cut,
+            team=team,
+            put=store.write,
+            device=self._device,
+        )
+        loaded = load_base(target, say, cache)
+        self.adopt(skeleton.model, StreamedLayers(skeleton.layers, skeleton.places, store))
+        return skeleton.model, loaded
 
     def make_store(self, layout: BaseLayout) -> Store:
         """Allocate for a layout, once all ranks of the group have found the same; collective."""
@@ -140,6 +178,16 @@ class StreamedEngine(DdpEngine):
         if self._streamed is None:
             raise RuntimeError("the streamed engine has no model yet")
         return self._streamed
+
+    def exposed_seconds(self) -> float:
+        """Seconds that computing waited for layers since the last call; on a GPU this waits for it: once a step."""
+        waited = self.attached.store.read_stats().wait_seconds
+        found, self._told_seconds = waited - self._told_seconds, waited
+        return found
+
+    def set_window(self, window: int) -> None:
+        """Keep another number of layers ready, between steps and on all ranks alike."""
+        self.attached.resize(window)
 
     def close(self) -> None:
         """End threads, files and hooks."""

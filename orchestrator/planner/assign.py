@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+from orchestrator.planner.resident import resident_cut
 from orchestrator.planner.shards import (
     Cut,
     Gather,
@@ -77,8 +78,8 @@ def assign_shards(ranks: Sequence[ShardRank], total_bytes: int, *, granule_bytes
 
     and with `shares_path` the host's and the link's seconds of a rank add up. Among cuts of equal T the one with the
     fewest bytes in host memory is taken. Padded or broadcast is chosen like the HAP paper does (arXiv 2401.05965):
-    whichever is shorter. Solved by HiGHS, in whole granules up to 16 ranks; beyond, granules are rounded up, which
-    adds less than one granule's time.
+    whichever is shorter. Where device memory is enough for the best cut, `resident` finds it; elsewhere HiGHS does, in
+    whole granules up to 16 ranks; beyond, granules are rounded up, which adds less than one granule's time.
     """
     units = -(-total_bytes // granule_bytes)
     room = [(rank.device_bytes // granule_bytes, _host_units(rank, total_bytes, granule_bytes)) for rank in ranks]
@@ -87,7 +88,8 @@ def assign_shards(ranks: Sequence[ShardRank], total_bytes: int, *, granule_bytes
         return shortage
     best: Cut | None = None
     for gather in Gather:
-        solved = _solve(ranks, units, room, gather)
+        resident = resident_cut(ranks, units, room, gather)
+        solved = _solve(ranks, units, room, gather) if resident is None else [(kept, 0) for kept in resident]
         device, host = _trimmed(ranks, solved, units, granule_bytes, total_bytes)
         seconds = gather_seconds(ranks, device, host, gather)
         if best is None or seconds < best.seconds * (1 - _SAME):
@@ -128,6 +130,7 @@ def _solve(
     ranks: Sequence[ShardRank], units: int, room: Sequence[tuple[int, int]], gather: Gather
 ) -> list[tuple[int, int]]:
     """Granules per rank (device, host) with the least T, then with the fewest in host memory."""
+    # Loading these takes longer than the plan of a machine of few devices.
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp
 

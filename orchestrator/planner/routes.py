@@ -150,7 +150,7 @@ def _searched(graph: Graph, rings: _Rings) -> Reach | None:
     """Several rings of a small graph, where those at hand leave its narrowest place idle and these are faster."""
     if graph.size > _SEARCHED_DEVICES or rings.raw_rate >= _FULL * _narrowest(graph):
         return None
-    # Loads scipy, which machines whose rings are plain do without.
+    # Loads scipy where there are more than a few devices; machines whose rings are plain do without either.
     from topology.routing.ring import multi_ring
 
     try:

@@ -18,6 +18,7 @@ from topology.errors import TopologyError
 from topology.graph import graph_of
 from topology.grouping import connected
 from topology.model import Device, Host, Link, Switch, SwitchKind, Topology
+from topology.routing.few_groups import BestGroup, best_group, gather_rate, worst_gather_rate
 
 _OF_A_KIND: Final = 2  # hosts that stand for all of their kind
 _MOST_KINDS: Final = 4
@@ -42,25 +43,37 @@ def measured_links(calibration: Calibration | None) -> dict[frozenset[str], floa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """The best and the worst group of so many devices of a host, by the bounds of their all-gather (full wires).
+    """The best group of so many devices of a host, by the bounds of their all-gather (full wires).
 
     Attributes:
         part: the host with its wires.
         best: ids of the best group's devices.
-        best_bytes_per_second, worst_bytes_per_second: bus rates.
+        best_bytes_per_second: its bus rate.
     """
 
     part: Topology
     best: frozenset[str]
     best_bytes_per_second: float
-    worst_bytes_per_second: float
+
+    @property
+    def worst_bytes_per_second(self) -> float:
+        """Bus rate of the worst group of as many devices, for which all groups are looked at."""
+        worst = worst_gather_rate(self.part, len(self.best))
+        if worst is not None:
+            return worst
+        from topology.routing.groups import rank_groups
+
+        return rank_groups(self.part, len(self.best)).groups[-1].all_gather_bytes_per_second
 
     def is_as_good(self, ids: Iterable[str]) -> bool:
         """Whether other devices gather as fast as the best ones."""
-        from topology.routing.bound import bound
+        graph = graph_of(self.part, sorted(ids))
+        rate = gather_rate(graph)
+        if rate is None:
+            from topology.routing.bound import bound
 
-        found = bound(graph_of(self.part, sorted(ids)), Collective.all_gather)
-        return found.bus_bytes_per_second >= self.best_bytes_per_second * _AS_GOOD
+            rate = bound(graph, Collective.all_gather).bus_bytes_per_second
+        return rate >= self.best_bytes_per_second * _AS_GOOD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,16 +191,14 @@ def _standing_for_all(gpus: Sequence[Sequence[Device]], hosts: Mapping[str, Host
 
 @lru_cache(maxsize=64)
 def _ranked(part: Topology, count: int) -> Ranked | None:
-    # Loads scipy, and is asked only where the devices of a host are joined unequally.
-    from topology.routing.groups import rank_groups
-
     try:
-        groups = rank_groups(part, count).groups
+        best = best_group(part, count)
+        if best is None:
+            # Loads scipy, and is asked only where cuts and paths do not tell.
+            from topology.routing.groups import rank_groups
+
+            first = rank_groups(part, count).groups[0]
+            best = BestGroup(devices=first.devices, all_gather_bytes_per_second=first.all_gather_bytes_per_second)
     except TopologyError:
         return None
-    return Ranked(
-        part=part,
-        best=frozenset(groups[0].devices),
-        best_bytes_per_second=groups[0].all_gather_bytes_per_second,
-        worst_bytes_per_second=groups[-1].all_gather_bytes_per_second,
-    )
+    return Ranked(part=part, best=frozenset(best.devices), best_bytes_per_second=best.all_gather_bytes_per_second)

@@ -158,6 +158,7 @@ def _from_cache(target: Target, kept: BaseCache, tell: Say) -> int:
         reason = error.problems[0].found
         tell(f"the packed base in {kept.folder} is made again: {reason}")
         return 0
+    tell(f"packed layers were read from {kept.folder}")
     return max(1, read_bytes)  # a rank without a share has read it, too
 
 

@@ -15,13 +15,13 @@ PACKING_BYTES: Final = {"nf4": 14.1, "fp4": 28.1, "int8": 10.1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPeak:
-    """Bytes of one rank while it loads.
+    """Bytes of one rank when it holds most.
 
     Attributes:
-        kept: pieces of the layers, and parameters that every rank holds.
-        raw: the largest that it reads at once, as it is stored (host memory).
-        made: the largest that it packs at once.
-        incoming: the most that others send it at once.
+        kept: pieces of the layers, and those parameters that every rank holds which have been loaded by then.
+        raw: for what it reads at once, as it is stored (host memory).
+        made: for what it packs at once.
+        incoming: for what others send it at once.
         passing: of packing or conversions, gone before the next batch.
     """
 
@@ -42,6 +42,15 @@ class LoadPeak:
         return self.total - self.kept
 
 
-def packing_bytes(quant_type: str, weights: int) -> int:
-    """Bytes that packing takes for a weight of that many elements, beside the result."""
-    return round(min(weights, PORTION) * PACKING_BYTES[quant_type])
+def packing_bytes(quant_type: str, weights: int, *, blocks: int = 0, copy_bytes: int = 0) -> int:
+    """Bytes that packing takes for a weight, beside what is read and what is made.
+
+    Args:
+        quant_type: `nf4`, `fp4` or `int8`.
+        weights: its elements.
+        blocks: its scales, where these are packed in turn (double quantisation); else 0.
+        copy_bytes: for each weight of a portion that is cast, or turned round, before.
+    """
+    portions = round(min(weights, PORTION) * (PACKING_BYTES[quant_type] + copy_bytes))
+    # The 32-bit scales are there all the time; at the end, their distances from the mean, and the codes of these.
+    return max(4 * blocks + portions, 9 * blocks)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
 
 import torch
 
@@ -19,7 +22,7 @@ class Mover:
     def __init__(self, device: torch.device) -> None:
         """Start the threads (on a GPU: and streams)."""
         self._device = device if device.type == "cuda" else None
-        self._threads = {move: ThreadPoolExecutor(1, thread_name_prefix=f"base-{move}") for move in Move}
+        self._threads = {move: _Worker(f"base-{move}") for move in Move}
         self._streams = {move: _stream(device) for move in Move} if self._device else {}
 
     def mark(self, *, timed: bool = False) -> Event:
@@ -34,7 +37,7 @@ class Mover:
         self, move: Move, work: Callable[[], None], ready: Event, after: Sequence[Future[Event]]
     ) -> Future[Event]:
         """Do it when the memory is free (`ready`) and what it follows is done."""
-        return self._threads[move].submit(self._run, move, work, ready, tuple(after))
+        return self._threads[move].submit(partial(self._run, move, work, ready, tuple(after)))
 
     def _run(self, move: Move, work: Callable[[], None], ready: Event, after: Sequence[Future[Event]]) -> Event:
         events = [ready, *(flight.result() for flight in after)]
@@ -48,9 +51,39 @@ class Mover:
             return self.mark()
 
     def close(self) -> None:
-        """End the threads; what has not begun is left undone."""
+        """End the threads, after what was started."""
         for thread in self._threads.values():
-            thread.shutdown(wait=True, cancel_futures=True)
+            thread.close()
+
+
+class _Worker:
+    """A thread that does one thing after the other.
+
+    The interpreter waits at its end for the threads of a `ThreadPoolExecutor`. A gather whose peers wait for this
+    very process would keep a failed rank alive until the group's timeout, and its launcher would never know.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._tasks: SimpleQueue[tuple[Future[Event], Callable[[], Event]] | None] = SimpleQueue()
+        self._thread = Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, task: Callable[[], Event]) -> Future[Event]:
+        future: Future[Event] = Future()
+        self._tasks.put((future, task))
+        return future
+
+    def _work(self) -> None:
+        while (found := self._tasks.get()) is not None:
+            future, task = found
+            try:
+                future.set_result(task())
+            except BaseException as error:  # noqa: BLE001 - told to who waits for it
+                future.set_exception(error)
+
+    def close(self) -> None:
+        self._tasks.put(None)
+        self._thread.join()
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:

@@ -132,6 +132,7 @@ def pack(values: torch.Tensor, kind: Packing, into: Mapping[Role, torch.Tensor])
         bits, state = bnb.functional.quantize_4bit(part, blocksize=kind.block, quant_type=kind.quant_type)
         packed[begin // 2 : begin // 2 + bits.numel()].copy_(bits.view(-1))
         absmax[begin // kind.block : begin // kind.block + state.absmax.numel()].copy_(state.absmax)
+        del portion, part, bits, state  # before the next portion takes memory
     if nested:
         offset = absmax.mean()
         codes, state = bnb.functional.quantize_blockwise(absmax - offset, blocksize=kind.nested_block)
@@ -162,6 +163,7 @@ def _pack_int8(values: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor) 
         bits, absmax, _ = bnb.functional.int8_vectorwise_quant(part)
         packed[begin : begin + step].copy_(bits)
         scale[begin : begin + step].copy_(absmax)
+        del part, bits, absmax
 
 
 def nested_code(device: torch.device) -> torch.Tensor:

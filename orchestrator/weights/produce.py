@@ -240,15 +240,6 @@ def _is_made_anew(skeleton: Skeleton, job: Job, device: torch.device) -> bool:
     return device.type != "cpu" or STORED_TYPES[job.inputs[0].stored.dtype] != skeleton.types[job.first]
 
 
-def conversion_bytes(batch: Sequence[Job]) -> int:
-    """Memory that a conversion takes beside: what it reads, and the same again for what it makes."""
-    return max((2 * _cast_bytes(job) for job in batch if not job.is_plain), default=0)
-
-
-def _cast_bytes(job: Job) -> int:
-    return sum(x.stored.nbytes // STORED_TYPES[x.stored.dtype].itemsize * x.result_type.itemsize for x in job.inputs)
-
-
 def _unfit(name: str, found: str) -> UserError:
     remedy = "Download or save the model again."
     return UserError(Problem(where=f"weights, {name}", found=found, remedy=remedy))

@@ -74,12 +74,15 @@ class Store:
         self._gather, self._pace = gather, pace or Pace()
         self.stats = StoreStats()
         self.defer_copies: Callable[[], bool] = lambda: False
+        self._sizes = layout.layer_bytes
         self._streamed = streamed_layers(cut)
+        if self._streamed:
+            self._sweeps = [sweeps(len(self._streamed), backward=backward) for backward in (False, True)]
         self._index = {layer: at for at, layer in enumerate(self._streamed)}
         self._counts = [cut.counts(layer) for layer in range(layout.num_layers)]
         self._is_cuda = shards.device.type == "cuda"
         self._mover = Mover(shards.device)
-        self._residents = {layer: self._bytes(layout.layer_bytes[layer]) for layer in sorted(cut.residents)}
+        self._residents = {layer: self._bytes(self._sizes[layer]) for layer in sorted(cut.residents)}
         self._failure: str | None = None
         self._flying: dict[Transfer, Future[Event]] = {}
         self._timed: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
@@ -93,12 +96,12 @@ class Store:
         self.window = max(1, min(window, len(self._streamed)))
         self._using: int | None = None
         spare, self._slots = self._slots, []
-        if not self._streamed:
-            return
-        self._rules = rules_of(self.layout, self.cut, self.shards.rank, self.window, self._pace)
-        self._slots = [self._slot(nbytes, spare) for nbytes in self._rules.slot_bytes]
-        self._order(backward=True)
-        self._state = lifecycle.start(self._rules, self._sweep, self.window)
+        if self._streamed:
+            self._rules = rules_of(self.layout, self.cut, self.shards.rank, self.window, self._pace)
+            self._slots = [self._slot(nbytes, spare) for nbytes in self._rules.slot_bytes]
+            self._order(backward=True)
+            self._state = lifecycle.start(self._rules, self._sweep, self.window)
+        self._homes = [self._home(layer) for layer in range(len(self._sizes))]
 
     def _slot(self, nbytes: int, spare: list[torch.Tensor]) -> torch.Tensor:
         """Use a slot again where its size fits, so that another window never takes the memory of two."""
@@ -108,13 +111,16 @@ class Store:
         return self._bytes(nbytes)
 
     def _order(self, *, backward: bool) -> None:
-        self._sweep = sweeps(len(self._streamed), backward=backward)
+        self._sweep = self._sweeps[backward]
 
     def memory_of(self, layer: int) -> torch.Tensor:
-        """The bytes where a layer lies while it is used; always the same for a layer."""
+        """The bytes where a layer lies while it is used; always the same for a layer, until `resize`."""
+        return self._homes[layer]
+
+    def _home(self, layer: int) -> torch.Tensor:
         resident = self._residents.get(layer)
         whole = self._slots[self._index[layer] % self.window] if resident is None else resident
-        return whole[: self.layout.layer_bytes[layer]]
+        return whole[: self._sizes[layer]]
 
     def write(self, layer: int, begin: int, data: torch.Tensor) -> None:
         """Keep what this rank holds of the bytes `data` (flat uint8) that begin at `begin` of a layer."""
@@ -180,10 +186,10 @@ class Store:
         self._carry_out(actions)
 
     def close(self) -> None:
-        """Wait for what is under way, and end threads and files."""
+        """Wait for what is under way, and end threads and files; after a failure nothing is waited for."""
         if self._failure is None:
             self.drain()
-        self._mover.close()
+            self._mover.close()
         if self._gather is not None:
             self._gather.close()
         self.shards.close()

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from topology.collectives import Collective, bus_factor, check_size
 from topology.graph import UNIT_BYTES_PER_SECOND, Graph
 from topology.routing.bound_programs import Exchange, Way, exchange, priced, tree_rate
-from topology.routing.cuts import Arcs, Bound, Cut, Net, arcs_of, cut_of, narrowest, net_of, severed
+from topology.routing.cuts import Arcs, Bound, Cut, arcs_of, cut_of, severed
+from topology.routing.nets import Net, narrowest, net_of
 from topology.routing.refine import Symmetry, View, symmetry_of, without_symmetry
 
 _FEW_DEVICES: Final = 16  # up to which every node is looked at; symmetry makes more of them small
@@ -59,9 +60,8 @@ def _bound(graph: Graph, collective: Collective, seconds: Fraction, cut: Cut | N
 def _one_way(graph: Graph, arcs: Arcs, symmetry: Symmetry, collective: Collective) -> Bound:
     """All-gather, or reduce-scatter as the all-gather of the graph turned round."""
     is_reverse = collective is Collective.reduce_scatter
-    turned = arcs.reversed if is_reverse else arcs
     if graph.size <= _FEW_DEVICES:
-        nets = [net_of(graph, turned)]
+        nets = [net_of(graph, is_reverse=is_reverse)]
     else:
         nets = [view.reversed_net if is_reverse else view.net for view in symmetry.views]
     found = narrowest(nets)

@@ -8,23 +8,19 @@ taken for alike: equal up to the symmetry of the machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.errors import TopologyError
-from topology.graph import Edge, Graph, graph_of
-from topology.model import Topology
+from topology.graph import Graph
 from topology.routing.contraction import contracted
 from topology.routing.linear import mix
 
 MOST_GROUPS: Final = 60_000  # of a host that are looked at one by one; 8 of 16 are 12,870
 _ROUNDS: Final = 3
-_FABRIC: Final = ("NV", "XGMI")
 _Words = NDArray[np.uint64]
 _ONE: Final = np.uint64(1)
 
@@ -35,32 +31,6 @@ class AlikeGroups:
 
     ranks: tuple[int, ...]
     count: int
-
-
-def all_wires(topology: Topology, devices: Sequence[str] = ()) -> Graph:
-    """The graph of a group and, beside it, what its devices have where NVLink does not join them.
-
-    A graph leaves PCIe out where NVLink joins the whole group; a part of the group may need it.
-    """
-    graph = graph_of(topology, devices)
-    slow = tuple(link for link in topology.links if not link.kind.startswith(_FABRIC))
-    if len(slow) == len(topology.links):
-        return graph
-    try:
-        other = graph_of(replace(topology, links=slow), graph.device_ids)
-    except TopologyError:  # nothing else joins them
-        return graph
-    shift = len(graph.nodes) - graph.size
-    edges = tuple(
-        Edge(
-            tail=edge.tail + (shift if edge.tail >= graph.size else 0),
-            head=edge.head + (shift if edge.head >= graph.size else 0),
-            units=edge.units,
-            link=edge.link,
-        )
-        for edge in other.edges
-    )
-    return replace(graph, nodes=(*graph.nodes, *other.nodes[graph.size :]), edges=(*graph.edges, *edges))
 
 
 def pair_colours(graph: Graph) -> _Words:

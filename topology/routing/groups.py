@@ -17,16 +17,16 @@ from topology.errors import TopologyError
 from topology.graph import UNIT_BYTES_PER_SECOND, Graph, graph_of
 from topology.model import Topology
 from topology.paths import paths_from, width
+from topology.routing.all_wires import all_wires
 from topology.routing.bound import bound
 from topology.routing.cuts import Bound
 from topology.routing.diagnosis import describe
-from topology.routing.group_classes import alike_groups, all_wires, is_countable, pair_colours
+from topology.routing.group_classes import alike_groups, is_countable, pair_colours
 from topology.routing.host_groups import candidates_of_hosts, part_of
-from topology.scoring.copy_rules import CopyRules, CopyWay, copy_rules, way_of
-from topology.scoring.latencies import STAGING, wire_seconds
+from topology.scoring.copy_rules import copy_rules
+from topology.scoring.group_latency import latencies
 
 MOST_SCORED: Final = 192  # kinds of groups that get exact bounds; a machine with any symmetry has fewer
-_FEW_DEVICES: Final = 16  # up to which the latency of every pair is looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ def group_score(topology: Topology, devices: Sequence[str], collective: Collecti
     """
     graph = graph_of(topology, devices)
     found = bound(graph, collective)
-    latency = _latencies(graph, copy_rules(topology))[0]
+    latency = latencies(graph, copy_rules(topology))[0]
     return GroupScore(
         devices=graph.device_ids,
         collective=collective,
@@ -198,7 +198,7 @@ def _ranked(topology: Topology, devices: Sequence[str], alike: int) -> RankedGro
         alike=alike,
         all_gather_bytes_per_second=gather.bus_bytes_per_second,
         all_to_all_bytes_per_second=bound(graph, Collective.all_to_all).bus_bytes_per_second,
-        latency_seconds=_latencies(graph, copy_rules(topology))[1],
+        latency_seconds=latencies(graph, copy_rules(topology))[1],
         numa_nodes=len({(node.host, node.numa) for node in graph.nodes[: graph.size]}),
         words=_words(topology, graph, gather),
     )
@@ -221,15 +221,3 @@ def _words(topology: Topology, graph: Graph, found: Bound) -> str:
         for at, device in enumerate(host.devices)
     }
     return describe(graph, found.cut, [places[name] for name in graph.device_ids])
-
-
-def _latencies(graph: Graph, rules: CopyRules) -> tuple[float, float]:
-    """Longest and mean latency of a copy: of large groups only of those of the first rank."""
-    ranks = range(graph.size if graph.size <= _FEW_DEVICES else 1)
-    found = [_latency(graph, path, rules) for rank in ranks for path in paths_from(graph, rank, relay=True) if path]
-    return max(found), sum(found) / len(found)
-
-
-def _latency(graph: Graph, path: Sequence[int], rules: CopyRules) -> float:
-    staged = way_of(graph, path, rules)[0] in (CopyWay.host_memory, CopyWay.staged_network)
-    return wire_seconds(graph.edges[at] for at in path) + (STAGING.seconds if staged else 0.0)

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from topology.hosts import split_hosts
 from topology.model import SwitchKind, Topology
-from topology.routing.group_classes import alike_groups, all_wires, is_countable, pair_colours
+from topology.routing.all_wires import all_wires
+from topology.routing.group_classes import alike_groups, is_countable, pair_colours
 
 _FEW: Final = 256  # kinds of parts of a host that are compared
 Choose = Callable[[Topology, Sequence[Sequence[str]]], int]

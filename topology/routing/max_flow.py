@@ -10,10 +10,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-import numpy as np
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import maximum_flow
-
 _INT32_MAX: Final = 2**31 - 1
 _FEW_ARCS: Final = 200  # measured: with 216 arcs both take 0.3 ms
 Residual = tuple[tuple[int, ...], ...]
@@ -43,6 +39,11 @@ def max_flow(
 
 
 def _by_scipy(count: int, merged: dict[tuple[int, int], int], source: int, sink: int) -> tuple[int, Residual]:
+    # Loading these takes longer than all flows of a small machine.
+    import numpy as np
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import maximum_flow
+
     ends = np.array(list(merged), dtype=np.int32).reshape(-1, 2)
     values = np.array(list(merged.values()), dtype=np.int32)
     capacity = csr_matrix((values, (ends[:, 0], ends[:, 1])), shape=(count, count))

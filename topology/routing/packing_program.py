@@ -114,7 +114,9 @@ class PackingProgram:
             if rate > _SMALL:
                 ratio = max(0.0, self._amounts[at]) / rate
                 # Of equal ratios the first in the order of `_entering`, as the rule against cycles asks.
-                if ratio < step - _SMALL or (ratio <= step + _SMALL and _rank(self._basis[at]) < _rank(self._basis[out])):
+                if ratio < step - _SMALL or (
+                    ratio <= step + _SMALL and _rank(self._basis[at]) < _rank(self._basis[out])
+                ):
                     out, step = at, min(step, ratio)
         if out < 0:
             raise ArithmeticError("nothing limits a column")

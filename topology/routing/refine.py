@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.graph import Graph
-from topology.routing.cuts import Arcs, Net
+from topology.routing.cuts import Arcs
+from topology.routing.nets import Net
 
 Colours = NDArray[np.uint64]
 Ints = NDArray[np.int64]

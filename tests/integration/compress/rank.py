@@ -50,9 +50,7 @@ def ways(size: int) -> list[Way]:
 
 def planned(way: Way, codec: Codec, *, warmup: int = 0) -> CompressionPlan:
     kind, island = way
-    return CompressionPlan(
-        kind=Kind.topk, why="a test", codec=codec, exchange=kind, island=island, warmup_steps=warmup
-    )
+    return CompressionPlan(kind=Kind.topk, why="a test", codec=codec, exchange=kind, island=island, warmup_steps=warmup)
 
 
 def reducer_for(way: Way, codec: Codec) -> Reducer:

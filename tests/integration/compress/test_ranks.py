@@ -51,7 +51,9 @@ def _run(script: str, size: int, folder: Path) -> list[dict[str, Any]]:
     for rank in range(size):
         words = [str(_HERE / f"{script}.py"), str(rank), str(size), str(folder / "meet"), *_PARTS[script, size]]
         ranks.append(
-            subprocess.Popen([sys.executable, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [sys.executable, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
         )
     try:
         outputs = [rank.communicate(timeout=_LIMIT_SECONDS) for rank in ranks]
@@ -68,7 +70,7 @@ def test_what_is_said_and_what_is_left_over_add_up(size: int, told: Told) -> Non
     for worst in told("rank", size, "law"):
         print(size, max(worst.values()), worst)
         assert max(worst.values()) < _LAW
-    assert len(worst) == (20 if size == 8 else 12)  # noqa: PLR2004 - exchanges times formats
+    assert len(worst) == (20 if size == 8 else 12)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8])

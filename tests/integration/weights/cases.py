@@ -72,6 +72,7 @@ class Case:
     residents: float = 0.0  # share of the layers' bytes that every rank has room for
     chunk_bytes: int = 4096
     is_routed: bool = False
+    island: int = 0  # ranks that share one copy; 0 for all
 
 
 def device(*weights: int) -> tuple[dict[Tier, int], ...]:
@@ -80,6 +81,15 @@ def device(*weights: int) -> tuple[dict[Tier, int], ...]:
 
 W = Work()
 MIXED = Work(in_the_middle=True, accumulation=2)
+LOADED = [
+    MIXED,
+    replace(W, adapter="dora"),
+    replace(W, quant="int8"),
+    replace(W, quant="none", checkpointing="none"),
+    replace(W, model="tied"),
+    replace(W, model="biased"),
+    replace(W, model="moe"),
+]
 CASES: dict[int, list[Case]] = {
     1: [
         Case(work=W, shares=device(1), window=1),
@@ -131,6 +141,7 @@ CASES: dict[int, list[Case]] = {
     ],
     4: [
         Case(work=W, shares=device(1, 1, 1, 1), window=2),
+        Case(work=replace(W, in_the_middle=True), shares=device(70, 30), island=2),
         Case(work=replace(MIXED, checkpointing="none"), shares=device(0, 3, 2, 1), window=2),
     ],
 }

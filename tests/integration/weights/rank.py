@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from bitsandbytes.autograd._functions import logger
-from cases import ADAPTERS, CASES, CONFIGS, LENGTH, QUANTS, STEPS, VOCABULARY, Case, Work, device
+from cases import ADAPTERS, CASES, CONFIGS, LENGTH, LOADED, QUANTS, STEPS, VOCABULARY, Case, Work, device
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -39,8 +39,10 @@ from orchestrator.errors import RunFailed, UserError
 from orchestrator.train.checkpointing import enable_checkpointing
 from orchestrator.train.model import keep_packing
 from orchestrator.weights.cut import Tier
+from orchestrator.weights.exchange import Team
 from orchestrator.weights.gather import Routed
 from orchestrator.weights.layers import decoder_layers
+from orchestrator.weights.skeleton import BaseSource
 from orchestrator.weights.slots import Pace
 from orchestrator.weights.stream import measure_magnitudes
 from topology.collectives import Chunk, Collective
@@ -62,12 +64,20 @@ def save(folder: Path) -> None:
         model.save_pretrained(folder / name)
 
 
+def models(folder: Path) -> Path:
+    return folder.parents[1] / "models"
+
+
+def held_as(work: Work) -> tuple[BitsAndBytesConfig | None, torch.dtype]:
+    if work.quant == "none":
+        return None, torch.float32
+    return BitsAndBytesConfig(**QUANTS[work.quant], bnb_4bit_compute_dtype=torch.float32), torch.bfloat16
+
+
 def load(work: Work, folder: Path) -> Any:
-    quantization = QUANTS[work.quant]
-    extra = {"quantization_config": BitsAndBytesConfig(**quantization, bnb_4bit_compute_dtype=torch.float32)}
-    dtype = torch.float32 if work.quant == "none" else torch.bfloat16
-    path = folder.parents[1] / "models" / work.model
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **(extra if quantization else {}))
+    quantization, dtype = held_as(work)
+    extra = {} if quantization is None else {"quantization_config": quantization}
+    model = AutoModelForCausalLM.from_pretrained(models(folder) / work.model, dtype=dtype, **extra)
     keep_packing(model)
     return model.requires_grad_(False)
 
@@ -139,6 +149,10 @@ def streamed_engine(case: Case, group: Group, folder: Path) -> StreamedEngine:
     def cut(layout: Any) -> Any:
         return cut_of_shares(case.shares, int(case.residents * layout.total_bytes))(layout)
 
+    if case.island:
+        ranks = range(dist.get_world_size())
+        islands = [dist.new_group(ranks[at : at + case.island]) for at in ranks[:: case.island]]
+        group = islands[dist.get_rank() // case.island]
     pace = Pace(chunk_bytes=case.chunk_bytes)
     gather = Routed(Executor(ring(len(case.shares)), dist.new_group())) if case.is_routed else None
     nvme = folder / "nvme"
@@ -182,7 +196,7 @@ def bitwise(rank: int, size: int, folder: Path, group: Group) -> list[str]:
 
 def faults_of_memory(case: Case, engine: StreamedEngine, model: Any, rank: int) -> list[str]:
     """What does not add up: each rank has its share and the window, and nothing of the layers besides."""
-    streamed = engine.attached
+    streamed, rank = engine.attached, rank % len(case.shares)
     streamed.check()
     layout, cut = streamed.store.layout, streamed.store.cut
     live = engine.live_bytes(model, torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1))
@@ -210,10 +224,30 @@ def bumps(rank: int, size: int, folder: Path, group: Group) -> list[str]:
         base = load(work, folder)
         engine.attach(base)
         found = rough_ride(adapt(base, work, engine), rank, engine)
+        if engine.exposed_seconds() <= 0 or engine.exposed_seconds() != 0:
+            told.append("waiting is not counted once")
         engine.close()
         wanted = rough_ride(adapt(load(work, folder), work), rank, None)
         if found != wanted:
             told.append(f"{adapter}: {found[:5]} instead of {wanted[:5]}")
+    return told
+
+
+def loaded(rank: int, size: int, folder: Path, group: Group) -> list[str]:
+    """Bases that no rank ever held whole."""
+    told = []
+    team = Team(members=tuple(range(size)), me=rank, group=dist.new_group() if size > 1 else None)
+    for work in LOADED:
+        engine = streamed_engine(Case(work=work, shares=device(*range(1, size + 1))), group, folder)
+        quantization, dtype = held_as(work)
+        source = BaseSource(folder=models(folder) / work.model, dtype=dtype, quantization=quantization, device=CPU)
+        base, _ = engine.load(source, team, lambda _: None)
+        found = train(adapt(base, work, engine), engine, work, rank, size)
+        engine.attached.check()
+        engine.close()
+        wanted = train(adapt(load(work, folder), work), DdpEngine(), work, rank, size)
+        if found != wanted:
+            told.append(f"{work}: {found[:5]} instead of {wanted[:5]}")
     return told
 
 
@@ -249,7 +283,7 @@ def rough_ride(model: Any, rank: int, engine: StreamedEngine | None) -> list[flo
     loss_of(5)  # without a backward pass
     for at, window in enumerate((3, 1, 2)):
         if engine is not None:
-            engine.attached.resize(window)
+            engine.set_window(window)
         step(6 + at)
     return [*told, *(parameter.detach().double().square().sum().item() for parameter in trained)]
 
@@ -330,7 +364,7 @@ def lost_peer(rank: int, size: int, folder: Path, group: Group) -> list[Any]:
     return told
 
 
-PARTS = {"bitwise": bitwise, "bumps": bumps, "refusals": refusals, "lost_peer": lost_peer}
+PARTS = {"bitwise": bitwise, "bumps": bumps, "loaded": loaded, "refusals": refusals, "lost_peer": lost_peer}
 
 
 def be_rank(rank: int, size: int, folder: Path, parts: list[str]) -> None:

@@ -90,8 +90,8 @@ def test_memory_while_loading_is_what_the_plan_says(large: Path, tmp_path: Path)
         measured = held + rank["live_peak"]
         assert rank["stored_bytes"] > 375 * MIB
         assert measured == pytest.approx(plan["total"], rel=0.05)
-        assert plan["kept"] == held + rank["resident_bytes"]
-        assert measured - plan["kept"] <= largest
+        assert held <= plan["kept"] <= held + rank["resident_bytes"]
+        assert measured - held - rank["resident_bytes"] <= largest
         assert rank["scratch_bytes"] == plan["raw"] + plan["made"] + plan["incoming"]
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers as hf
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from orchestrator.errors import UserError
 from orchestrator.weights.checkpoint import open_checkpoint
@@ -18,6 +19,7 @@ from orchestrator.weights.cut import even_cut
 from orchestrator.weights.exchange import Team
 from orchestrator.weights.layers import decoder_layers, frozen_places, settle_biases
 from orchestrator.weights.load import Loaded, Target, load_base
+from orchestrator.weights.load_plan import load_peak
 from orchestrator.weights.skeleton import BaseSource, Skeleton, build_skeleton
 from orchestrator.weights.views import bind, declare, pack
 
@@ -206,6 +208,60 @@ def test_checkpoints_that_bitsandbytes_wrote(
     assert loaded.read_bytes == open_checkpoint(tmp_path).nbytes
 
 
+WIDE: dict[str, Any] = {
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 2048,
+}
+WIDE_FAMILIES: dict[str, Callable[[], Any]] = {
+    "llama": lambda: hf.LlamaConfig(**WIDE),
+    "gpt2": lambda: hf.GPT2Config(n_embd=512, n_layer=2, n_head=8, vocab_size=2048, n_positions=64),
+    "mixtral": lambda: hf.MixtralConfig(**WIDE, num_local_experts=4, num_experts_per_tok=2),
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "stored", "quant", "again"),
+    [
+        ("llama", torch.bfloat16, "nf4", True),
+        ("llama", torch.float32, "int8", True),
+        ("llama", torch.float32, "none", False),
+        ("gpt2", torch.float32, "fp4", False),  # stored the other way round, and cast
+        ("mixtral", torch.bfloat16, "nf4", False),  # experts are fused
+    ],
+)
+def test_memory_is_what_is_planned(tmp_path: Path, family: str, stored: torch.dtype, quant: str, again: bool) -> None:
+    hf.AutoModelForCausalLM.from_config(WIDE_FAMILIES[family]()).to(stored).save_pretrained(tmp_path / "a")
+    check_memory(tmp_path / "a", quantization(quant))
+    if again:
+        reference(tmp_path / "a", quantization(quant)).save_pretrained(tmp_path / "b")
+        check_memory(tmp_path / "b", None)
+
+
+def check_memory(folder: Path, quant: hf.BitsAndBytesConfig | None) -> None:
+    checkpoint = open_checkpoint(folder)
+    source = BaseSource(folder=folder, dtype=torch.bfloat16, quantization=quant, device=CPU)
+    skeleton = build_skeleton(source, checkpoint)
+    cut, team = even_cut(skeleton.layout, 1), Team(members=(0,), me=0)
+
+    def put(layer: int, begin: int, data: torch.Tensor) -> None:
+        pass
+
+    target = Target(skeleton=skeleton, checkpoint=checkpoint, cut=cut, team=team, put=put, device=CPU)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as measured:
+        load_base(target, lambda _: None)
+    now = most = 0
+    events = [x for x in measured.profiler.kineto_results.events() if x.name() == "[memory]"]
+    for event in sorted(events, key=lambda x: x.start_ns()):
+        now += event.nbytes()
+        most = max(most, now)
+    planned = load_peak(skeleton, cut, team.members, 0, CPU)
+    assert most + skeleton.layout.total_bytes == pytest.approx(planned.total, rel=0.02)
+
+
 def test_old_names_of_weights_are_renamed(saved: Callable[..., Path], tmp_path: Path) -> None:
     """As the checkpoints of gpt2 on the hub: without the prefix, and with the masks of old versions."""
     from safetensors.torch import load_file, save_file
@@ -220,6 +276,33 @@ def test_old_names_of_weights_are_renamed(saved: Callable[..., Path], tmp_path: 
     save_file(old, tmp_path / "model.safetensors", metadata={"format": "pt"})
     skeleton, memory, _ = load(tmp_path, quantization("nf4"))
     check_equal(skeleton, memory, reference(tmp_path, quantization("nf4")))
+
+
+@pytest.mark.parametrize("quant", ["nf4", "int8", "none"])
+def test_fused_weights_are_split_and_then_packed(
+    saved: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quant: str
+) -> None:
+    from safetensors.torch import load_file, save_file
+    from transformers import conversion_mapping
+    from transformers.core_model_loading import Chunk, WeightConverter
+
+    folder = saved("llama")
+    stored = load_file(folder / "model.safetensors")
+    for at in range(2):
+        halves = [stored.pop(f"model.layers.{at}.mlp.{name}.weight") for name in ("gate_proj", "up_proj")]
+        stored[f"model.layers.{at}.mlp.gate_up.weight"] = torch.cat(halves)
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    split = WeightConverter(
+        source_patterns="mlp.gate_up.weight",
+        target_patterns=["mlp.gate_proj.weight", "mlp.up_proj.weight"],
+        operations=[Chunk(dim=0)],
+    )
+    conversion_mapping.get_checkpoint_conversion_mapping("llama")  # builds the table
+    monkeypatch.setitem(conversion_mapping._checkpoint_conversion_mapping_cache, "llama", [split])
+    skeleton, memory, _ = load(tmp_path, quantization(quant))
+    check_equal(skeleton, memory, reference(tmp_path, quantization(quant)))
+    assert torch.equal(memory[1], load(folder, quantization(quant))[1][1])
 
 
 def test_what_cannot_be_loaded_is_told(saved: Callable[..., Path], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ _ROOT = Path(__file__).parents[3]
 _LIMIT_SECONDS = 280
 _PARTS = {
     1: ("bitwise", "bumps"),
-    2: ("bitwise", "bumps", "refusals"),
+    2: ("bitwise", "bumps", "refusals", "loaded"),
     3: ("bitwise", "bumps", "lost_peer"),
     4: ("bitwise",),
 }
@@ -69,6 +69,10 @@ def test_training_streamed_is_training_replicated(size: int, told: Told) -> None
 @pytest.mark.parametrize("size", [size for size, parts in _PARTS.items() if "bumps" in parts])
 def test_what_comes_between_leaves_no_trace(size: int, told: Told) -> None:
     assert told(size, "bumps") == [[]] * size
+
+
+def test_a_base_loaded_in_shards_trains_as_one_loaded_whole(told: Told) -> None:
+    assert told(2, "loaded") == [[], []]
 
 
 def test_ranks_and_users_are_told_what_is_wrong(told: Told) -> None:

@@ -52,7 +52,9 @@ def test_nothing_is_lost_over_several_steps(numels: list[int], size: int, kind: 
         generator = torch.Generator().manual_seed(rank)
         given_, told = torch.zeros(sum(numels)), torch.zeros(sum(numels))
         for _ in range(3):
-            gradients = {name: torch.randn(n, generator=generator) for name, n in zip(layout.names, numels, strict=True)}
+            gradients = {
+                name: torch.randn(n, generator=generator) for name, n in zip(layout.names, numels, strict=True)
+            }
             decoded, state = error_feedback.update(state, gradients, reducer)
             given_ += torch.cat(list(gradients.values()))
             told += torch.cat(list(decoded.values()))
@@ -149,7 +151,7 @@ def test_a_bad_step_moves_no_bucket() -> None:
     held, layout = Residuals(alone(), CPU), Layout(names=("a",), numels=(3,))
     state = held.of(layout)
     state.candidate.fill_(5)
-    held.advance(("a",), torch.tensor(True))  # noqa: FBT003
+    held.advance(("a",), torch.tensor(True))
     assert not held.dump()["a"].any()
-    held.advance(("a",), torch.tensor(False))  # noqa: FBT003
+    held.advance(("a",), torch.tensor(False))
     assert held.dump()["a"].tolist() == [5, 5, 5]

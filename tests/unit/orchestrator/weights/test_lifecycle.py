@@ -213,6 +213,20 @@ def test_copies_run_ahead_of_gathers_with_what_the_window_leaves() -> None:
     assert sum(nbytes for *_, nbytes in moves) == 4
 
 
+def test_a_small_layer_does_not_take_the_room_of_one_that_is_needed_first() -> None:
+    rules = Rules(
+        layers=tuple(Layer(nbytes=nbytes, own=(), gathered=True) for nbytes in (4, 6, 1)),
+        budget_bytes=8,
+        gather_window_bytes=100,
+        window_bytes=100,
+        chunk_bytes=2,
+    )
+    state, _ = demand(rules, start(rules, sweeps(3, backward=False), lookahead=3), 0)
+    state, actions = activate(rules, land_all(state), 0)
+    assert actions == ()
+    assert [layer.phase for layer in state.layers] == [Phase.active, Phase.cold, Phase.cold]
+
+
 def test_order_and_slots_change_only_between_steps() -> None:
     rules = rules_of(3, 3)
     state, _ = demand(rules, start(rules, sweeps(3, backward=True), lookahead=2), 0)

@@ -65,4 +65,6 @@ def test_a_peak_is_the_sum_of_its_terms() -> None:
     peak = LoadPeak(kept=100, raw=20, made=5, incoming=4, passing=1)
     assert (peak.total, peak.beside) == (130, 30)
     assert packing_bytes("nf4", 1000) == 14_100
+    assert packing_bytes("nf4", 1000, blocks=10, copy_bytes=2) == 16_140
+    assert packing_bytes("nf4", 64 * 10**6, blocks=10**6) == 9 * 10**6
     assert packing_bytes("nf4", 10 * PORTION) == packing_bytes("nf4", PORTION) == round(14.1 * PORTION)

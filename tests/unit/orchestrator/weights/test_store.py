@@ -178,6 +178,17 @@ def test_another_window_between_steps() -> None:
     store.close()
 
 
+def test_slots_that_still_fit_are_used_again() -> None:
+    layout = layout_of([2] * 4)
+    store, _ = store_of(cuts.even_cut(layout, 1), layout, 0, 2)
+    before = {slot.data_ptr() for slot in store.slots}
+    store.resize(3)
+    assert before < {slot.data_ptr() for slot in store.slots}
+    store.resize(1)
+    assert {slot.data_ptr() for slot in store.slots} < before
+    store.close()
+
+
 def test_a_gather_that_fails_ends_the_store() -> None:
     layout = layout_of([1, 1, 1])
     store, peers = store_of(cuts.even_cut(layout, 2), layout, 0, 1)

@@ -15,8 +15,9 @@ from topology.model import Topology
 from topology.presets import preset
 from topology.probe import read_topology
 from topology.routing import groups
+from topology.routing.all_wires import all_wires
 from topology.routing.bound import bound
-from topology.routing.group_classes import alike_groups, all_wires, pair_colours
+from topology.routing.group_classes import alike_groups, pair_colours
 from topology.routing.groups import group_score, rank_groups
 from topology.routing.host_groups import host_classes
 

@@ -11,7 +11,8 @@ from topology.graph import Edge, Graph, LinkClass, Node, NodeKind, graph_of
 from topology.network import NetworkKind, NetworkSpec
 from topology.presets import preset
 from topology.routing.bound_programs import Way, exchange, tree_rate
-from topology.routing.cuts import arcs_of, narrowest, net_of
+from topology.routing.cuts import arcs_of
+from topology.routing.nets import narrowest, net_of
 from topology.routing.refine import refined, symmetry_of, without_symmetry
 
 Wire = tuple[int, int, int | None]
@@ -70,7 +71,7 @@ def assert_equal_cuts(graph: Graph) -> None:
     arcs = arcs_of(graph)
     small = symmetry_of(graph, arcs)
     for turned, nets in ((arcs, [v.net for v in small.views]), (arcs.reversed, [v.reversed_net for v in small.views])):
-        found, expected = narrowest(nets), narrowest([net_of(graph, turned)])
+        found, expected = narrowest(nets), narrowest([net_of(graph, is_reverse=turned is not arcs)])
         assert (found is None) == (expected is None)
         if found is not None and expected is not None:
             assert found.units_per_device == expected.units_per_device
