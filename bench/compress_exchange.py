@@ -119,13 +119,9 @@ def table(answer: dict[str, Any]) -> str:
         f"{answer['elements'] / 1e6:.1f}M elements, density {answer['density']:.1%}, medians of {answer['runs']} runs, "
         f"{answer['machine']['cores']} cores, load before and after {load}."
     )
-    lines = [
-        head,
-        "",
-        "| way | ms | runs | CPU s a rank | egress MB a host | of the formula "
-        "| dense, encode, wire, decode ms | x bf16 | x fp32 |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    words = ("way", "ms", "runs", "CPU s a rank", "egress MB a host", "of the formula")
+    words += ("dense, encode, wire, decode ms", "x bf16", "x fp32")
+    lines = [head, "", f"| {' | '.join(words)} |", "|---" * len(words) + "|"]
     for way in answer["ways"]:
         own = median(way["seconds"])
         runs = ", ".join(f"{1e3 * each:.0f}" for each in sorted(way["seconds"]))

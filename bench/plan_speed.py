@@ -20,15 +20,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import orchestrator.inputs  # noqa: F401 - loaded before every plan
 from orchestrator.calibration_store import choose_calibration
 from orchestrator.compose import compose
 from orchestrator.engines.gradient_route import with_gradient_route
 from orchestrator.errors import UserError
-from orchestrator.inputs import Inputs
 from orchestrator.measure.use import measured_software
 from orchestrator.planner.build import make_plan
-from orchestrator.planner.explain import explain
-from orchestrator.planner.plan import to_json
 from orchestrator.workload.batch import DataStats
 from orchestrator.workload.named import preset_shape
 from topology.errors import TopologyError
@@ -64,12 +62,12 @@ class Row:
         return statistics.median(self.seconds)
 
 
-def machine_of(name: str) -> tuple[Topology, int]:
-    """A drawn machine (`NAME x2`: two of it) or a file of a corpus, and how many of it were drawn."""
+def machine_of(name: str) -> Topology:
+    """A drawn machine (`NAME x2`: two of it) or a file of a corpus."""
     if name.endswith((".txt", ".xml")):
-        return _filled(read_topology(Path(name))), 1
+        return _filled(read_topology(Path(name)))
     drawn, _, times = name.rpartition(" x")
-    return judged(preset(drawn, nodes=int(times))), int(times)
+    return judged(preset(drawn, nodes=int(times)))
 
 
 def _filled(found: Topology) -> Topology:
@@ -91,7 +89,7 @@ def names_of(corpus: Path) -> list[tuple[str, int]]:
     found = []
     for name in names:
         try:
-            count = len(machine_of(name)[0].gpus)
+            count = len(machine_of(name).gpus)
         except TopologyError:
             continue  # no topology of a machine, and the corpus says so
         if 1 <= count <= MOST_DEVICES:
@@ -101,21 +99,19 @@ def names_of(corpus: Path) -> list[tuple[str, int]]:
 
 def plan_once(name: str, model: str) -> dict[str, Any]:
     """Plan once; what it took, what was chosen, and what was loaded meanwhile."""
-    machine, nodes = machine_of(name)
-    config, _ = compose(["data=rows.jsonl", f"model={model}", f"nodes={nodes}"], needs_job=True)
+    machine = machine_of(name)
+    config, _ = compose(["data=rows.jsonl", f"model={model}", f"nodes={len(machine.hosts)}"], needs_job=True)
     # The typical instruction set: 10,000 rows of 600 tokens on average.
     data = DataStats(
         rows=10_000, eval_rows=50, mean_tokens=600.0, max_tokens=2048, total_tokens=6_000_000, source="counted"
     )
-    inputs = Inputs(topology=machine, model=preset_shape(MODELS[model]), data=data, notes=())
+    shape = preset_shape(MODELS[model])
     calibration = choose_calibration("none", machine, {})
-    assert explain
-    assert to_json
     before = set(sys.modules)
     start = time.process_time()
     try:
-        plan = make_plan(config, inputs.topology, inputs.model, inputs.data, "run", calibration)
-        plan = with_gradient_route(plan, inputs.topology, calibration.calibration, measured_software)
+        plan = make_plan(config, machine, shape, data, "run", calibration)
+        plan = with_gradient_route(plan, machine, calibration.calibration, measured_software)
         chosen = plan.chosen.strategy.label
     except UserError:
         chosen = "nothing fits; ways out"
@@ -129,7 +125,7 @@ def measure(name: str, devices: int, model: str, repeats: int) -> Row:
     found = []
     for _ in range(repeats):
         command = [sys.executable, __file__, "--one", name, model]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - this file
         found.append(json.loads(done.stdout))
     return Row(
         machine="/".join(Path(name).parts[-2:]),
@@ -142,7 +138,7 @@ def measure(name: str, devices: int, model: str, repeats: int) -> Row:
 
 
 def page(rows: list[Row], repeats: int) -> str:
-    """The Markdown page."""
+    """The table as Markdown, with what it adds up to before it."""
     made = [row for row in rows if not row.chosen.startswith("nothing")]
     slow = [row for row in made if row.median > AIM_SECONDS]
     worst = max(made, key=lambda row: row.median, default=None)
@@ -150,15 +146,14 @@ def page(rows: list[Row], repeats: int) -> str:
         "# How long the first plan takes",
         "",
         f"Made by `{_COMMAND}`.",
-        f"CPU seconds of the first plan of a fresh process, median of {repeats} (spread in brackets); the aim is "
+        f"CPU seconds of the first plan of a fresh process, median of {repeats} (range in brackets); the aim is",
         f"{AIM_SECONDS} s.",
         "Where nothing fits, the ways out are searched as well: those rows count up to a dozen searches.",
         "",
         f"- {len(made)} plans, {len(slow)} of them above {AIM_SECONDS} s, median "
         f"{statistics.median([row.median for row in made] or [0.0]):.3f} s"
         + (f", slowest {worst.median:.3f} s ({worst.machine}, {worst.model})" if worst else ""),
-        f"- {sum('scipy' in row.loaded for row in made)} of them loaded scipy, "
-        f"{sum('numpy' in row.loaded for row in made)} numpy",
+        f"- {_count(made, 'scipy')} of them loaded scipy, {_count(made, 'numpy')} numpy",
         "",
         "| machine | GPUs | model | seconds | loaded | chosen |",
         "|---|---|---|---|---|---|",
@@ -169,6 +164,10 @@ def page(rows: list[Row], repeats: int) -> str:
         for row in rows
     ]
     return "\n".join(lines) + "\n"
+
+
+def _count(rows: list[Row], library: str) -> int:
+    return sum(library in row.loaded for row in rows)
 
 
 def main() -> int:

@@ -54,14 +54,14 @@ def reducer_of(
     # Gradients and packets of an island may be under way at once, so each has a group.
     dense, inside = Library(_groups(islands)), Library(_groups(islands))
     transport = across_by(_groups(places))
-    across = _across(Exchange.split, transport, codec, clock)
+    # Two islands have nothing to gain from owners: as many bytes, but one more phase and selection.
+    few = transport.size <= 2  # noqa: PLR2004
+    across = _across(Exchange.gather if few else Exchange.split, transport, codec, clock)
     return Hierarchical(dense, inside, across, codec, clock), (dense, inside, transport)
 
 
 def _across(kind: Exchange, transport: Transport, codec: Codec, clock: Clock) -> Across:
-    """Two ranks have nothing to gain from owners: as many bytes, but one more phase and selection."""
-    few = transport.size <= 2  # noqa: PLR2004
-    return Gather(transport, codec, clock) if kind is Exchange.gather or few else Split(transport, codec, clock)
+    return Gather(transport, codec, clock) if kind is Exchange.gather else Split(transport, codec, clock)
 
 
 def _groups(parts: Sequence[Sequence[int]]) -> dist.ProcessGroup:

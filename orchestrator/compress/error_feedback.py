@@ -1,8 +1,10 @@
 """What compressed gradients have not said yet: kept by parameter name, and said later.
 
 The law of an update, over all ranks: the sum of gradient and old residual is P times the decoded mean plus the sum of
-the new residuals. A residual holds unscaled fp32 values. Error feedback: Seide et al., Interspeech 2014; Karimireddy
-et al., arXiv 1901.09847.
+the new residuals, but for how fp32 sums round. Residuals hold unscaled fp32 values. A mean is rounded once more to the
+type of the gradients, as a dense one is; nothing makes up for that.
+
+Error feedback: Seide et al., Interspeech 2014; Karimireddy et al., arXiv 1901.09847.
 """
 
 from __future__ import annotations

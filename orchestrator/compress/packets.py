@@ -51,7 +51,7 @@ def unseal(flat: torch.Tensor, parts: Sequence[int], codec: Codec) -> tuple[list
     """
     messages = list(_cut(flat, parts, codec))
     packets = [message[HEADER_BYTES:].view(-1, codec.chunk_bytes) for message in messages]
-    return packets, torch.stack([message[0] for message in messages]).any()
+    return packets, torch.stack([message[0] != 0 for message in messages]).any()
 
 
 def _cut(flat: torch.Tensor, parts: Sequence[int], codec: Codec) -> Iterator[torch.Tensor]:

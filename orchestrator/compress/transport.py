@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 
 from orchestrator.collectives.execute import Executor, Pieces
+from topology.collectives import Collective
+from topology.graph import Graph
+from topology.routing.software import Runner, Software
 from topology.schedule import Schedule
 
 
@@ -172,3 +175,28 @@ class Scheduled:
         for executor in (self._exchange, self._gather):
             if executor is not None:
                 executor.close()
+
+
+def routed(
+    graph: Graph, nbytes: int, *, software: Software | None = None, pieces: Pieces | None = None
+) -> Callable[[dist.ProcessGroup], Scheduled]:
+    """What makes a transport along the routes that the topology chooses; the library where it is as good.
+
+    Args:
+        graph: of the ranks that exchange packets, in their order.
+        nbytes: that all of them have for each other, about.
+        software: of the group, with what was measured of it; None: priors.
+        pieces: how blocks are cut for the way.
+
+    Raises:
+        TopologyError: fewer than two devices.
+    """
+    # Loads scipy, which runs by the library do without.
+    from topology.routing.choose import choose
+
+    found: dict[Collective, Schedule | None] = {}
+    for kind in (Collective.all_to_all, Collective.all_gather):
+        offer = choose(graph, kind, max(1, nbytes), software=software).chosen
+        found[kind] = offer.entry.schedule if offer.runner is Runner.executor else None
+    exchange, gather = found[Collective.all_to_all], found[Collective.all_gather]
+    return lambda group: Scheduled(group, all_to_all=exchange, all_gather=gather, pieces=pieces)

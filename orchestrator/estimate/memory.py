@@ -107,6 +107,8 @@ def adapter_terms(setting: Setting) -> tuple[Term, ...]:
     if setting.sparse is not None:
         why = "gradients that were not sent yet, in fp32, and those of the next step until it is known to be finite"
         terms.append(Term(name="compress_residual", bytes=setting.sparse.residual_bytes, why=why))
+        why = "steps since each element was sent, for AdamW's second moments"
+        terms.append(Term(name="compress_counts", bytes=setting.sparse.count_bytes, why=why))
         why = "sparse gradients of a bucket: packets sent and received"
         terms.append(Term(name="compress_buffers", bytes=setting.sparse.buffer_bytes, why=why))
     return tuple(terms)

@@ -193,6 +193,7 @@ class Sparse:
         codec_seconds: of the device: finding, packing, unpacking and summing.
         sent_bytes: by the rank.
         residual_bytes: of what was not sent yet.
+        count_bytes: of the steps since each element was sent, which AdamW's moments need.
         buffer_bytes: of packets and sums at work.
     """
 
@@ -200,6 +201,7 @@ class Sparse:
     codec_seconds: float
     sent_bytes: int
     residual_bytes: int
+    count_bytes: int
     buffer_bytes: int
 
 

@@ -258,6 +258,7 @@ def _offer(pattern: Pattern, island: Island | None, codec: Codec, load: Load, wi
             codec_seconds=seconds.total - on_wire,
             sent_bytes=sent.total_bytes,
             residual_bytes=residual,
+            count_bytes=load.elements * _FP32,
             buffer_bytes=buffers,
         ),
     )

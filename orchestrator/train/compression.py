@@ -1,4 +1,4 @@
-"""Sparse gradients of a run as its plan says: the hook, its residuals over a resume, and what the summary tells of it."""
+"""Sparse gradients of a run as its plan says: the hook, its residuals over a resume, and what the summary tells."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 from orchestrator.compress.hook import Compressor, attach
 from orchestrator.planner.compression import CompressionPlan, Exchange, Kind
 from orchestrator.train.groups import TIMEOUT, MetricsGroup
+from orchestrator.train.sparse_moments import SparseMoments
 
 _MEASURED: Final = ("encode", "wire", "decode")
 _SEPARATOR: Final = "."
+_SINCE: Final = "since"  # in the place of a rank: what all ranks know
 
 
 class Compression:
@@ -26,6 +28,12 @@ class Compression:
         """Take the plan's decision, why it is not followed to the letter (if so), and the hook that follows it."""
         self.plan, self.note, self.compressor = plan, note, compressor
         self._told: dict[str, Any] = {}
+        self._moments: SparseMoments | None = None
+
+    def follow(self, optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> None:
+        """Keep the moments of torch's AdamW what dense gradients would make of them; others are left alone."""
+        if self.is_on and isinstance(optimizer, torch.optim.AdamW):
+            self._moments = SparseMoments(optimizer, named)
 
     @property
     def is_on(self) -> bool:
@@ -49,7 +57,9 @@ class Compression:
         if self.compressor is None:
             return {}
         states = group.gather(self.compressor.residual_state())
-        return {f"{rank}{_SEPARATOR}{name}": value for rank, own in enumerate(states) for name, value in own.items()}
+        found = {f"{rank}{_SEPARATOR}{name}": value for rank, own in enumerate(states) for name, value in own.items()}
+        since = {} if self._moments is None else self._moments.state()
+        return {**found, **{f"{_SINCE}{_SEPARATOR}{name}": value for name, value in since.items()}}
 
     def restore(self, saved: Mapping[str, torch.Tensor], state: Mapping[str, Any], rank: int, world_size: int) -> str:
         """Go on with what a checkpoint holds; all ranks call this.
@@ -68,6 +78,8 @@ class Compression:
             return "gradients travel dense now: what had not been sent is dropped" if saved else ""
         if not saved:
             return "the checkpoint holds no unsent gradients: they begin at zero"
+        if self._moments is not None:
+            self._moments.load({name: saved[key] for key, name in _keys(saved, _SINCE)})
         ranks = int(state["world_size"])
         if ranks == world_size and before == self.form:
             own, text = {name: saved[key] for key, name in _keys(saved, rank)}, "restored as they were"
@@ -88,6 +100,8 @@ class Compression:
             return
         own = self.compressor.summary()
         self.compressor.close()
+        if self._moments is not None:
+            self._moments.close()
         seconds = own["seconds_per_step"]
         steps = max(1, own["compressed_steps"])
         wire = seconds["wire"] + seconds.get("dense", 0.0)
@@ -179,7 +193,7 @@ def compress_gradients(
     return Compression(plan, note, attach(model, plan, own, scale=scale, step_of=step_of))
 
 
-def _keys(saved: Mapping[str, torch.Tensor], rank: int) -> Iterator[tuple[str, str]]:
+def _keys(saved: Mapping[str, torch.Tensor], rank: int | str) -> Iterator[tuple[str, str]]:
     prefix = f"{rank}{_SEPARATOR}"
     return ((key, key.removeprefix(prefix)) for key in saved if key.startswith(prefix))
 

@@ -15,7 +15,8 @@ class Lazy(Mapping[str, torch.Tensor]):
 
     def __init__(self, path: Path) -> None:
         """Take a safetensors file."""
-        self._file: Any = safe_open(path, framework="pt")  # untyped
+        opened: Any = safe_open  # untyped
+        self._file = opened(path, framework="pt")
         self._names = tuple(self._file.keys())
 
     def __getitem__(self, name: str) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -225,6 +226,9 @@ class Run:
             scale=None if scaler is None else scaler.get_scale,
             step_of=lambda: int(self.trainer.state.global_step),
         )
+        wrapped: Any = self.trainer.optimizer  # by accelerate
+        optimizer = getattr(wrapped, "optimizer", wrapped)
+        self.compression.follow(optimizer, dict(trainable(self.trainer.model)))
         if not self.compression.is_on:  # a model takes one hook
             self.gradients = sum_gradients(self.plan, self.settings.run_dir, self.group, model)
             self.events.add("gradients", why=self.gradients.why)

@@ -2,11 +2,13 @@
 
 An element that is sent once in t steps brings the sum of t gradients, and its square is t times what the squares of
 these t gradients add up to, where they are alike. AdamW would divide by a root that is too large, and the element would
-move by a fraction of what it moves with dense gradients. So the square counts 1/t.
+move by a fraction of what it moves with dense gradients. So the square counts 1/t. (1-bit Adam, arXiv 2102.02888,
+freezes the second moment for the same reason.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ State = dict[str, torch.Tensor]
 class SparseMoments:
     """Counts, for each element, the steps since it last came, and corrects the second moment for it."""
 
-    def __init__(self, optimizer: AdamW, named: dict[str, torch.nn.Parameter]) -> None:
+    def __init__(self, optimizer: AdamW, named: Mapping[str, torch.nn.Parameter]) -> None:
         """Follow an optimizer from its next step on."""
         self._named = named
         self._since: dict[torch.nn.Parameter, torch.Tensor] = {}
@@ -30,7 +32,8 @@ class SparseMoments:
             beta = group["betas"][1]
             for parameter in group["params"]:
                 moment = optimizer.state.get(parameter, {}).get("exp_avg_sq")
-                if parameter.grad is not None and moment is not None:
+                # In 16 bits the difference below could end under zero.
+                if parameter.grad is not None and moment is not None and moment.dtype is torch.float32:
                     self._correct(parameter, parameter.grad, moment, beta)
 
     def _correct(

@@ -5,15 +5,46 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 
 import torch
 
+from orchestrator.weights.gather import Gather
 from orchestrator.weights.rules import Move
+from orchestrator.weights.shards import Shards
 
 Event = torch.cuda.Event | None  # a GPU's; on CPU what has returned is done
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """This rank's bytes of a span, on their way to the layer's memory."""
+
+    shards: Shards
+    layer: int
+    begin: int
+    end: int
+    memory: torch.Tensor
+
+    def __call__(self) -> None:
+        """Bring them."""
+        self.shards.read(self.layer, self.begin, self.end, self.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """All ranks' bytes of a span, on their way."""
+
+    gather: Gather
+    memory: torch.Tensor
+    counts: Sequence[int]
+
+    def __call__(self) -> None:
+        """Bring them."""
+        self.gather.run(self.memory, self.counts)
 
 
 class Mover:

@@ -15,7 +15,7 @@ from orchestrator.weights import lifecycle
 from orchestrator.weights.cut import Cut
 from orchestrator.weights.gather import Gather
 from orchestrator.weights.layout import BaseLayout
-from orchestrator.weights.mover import Event, Mover
+from orchestrator.weights.mover import Copying, Event, Gathering, Mover
 from orchestrator.weights.order import sweeps
 from orchestrator.weights.rules import Action, Drain, Move, State, Transfer
 from orchestrator.weights.shards import Shards
@@ -207,7 +207,7 @@ class Store:
         memory, begin, end = self.memory_of(layer), transfer.begin, transfer.end
         if transfer.move is Move.copy:
             self.stats.copied_bytes += transfer.nbytes
-            work = _Copy(self.shards, layer, begin, end, memory)
+            work = Copying(self.shards, layer, begin, end, memory)
             self._flying[transfer] = self._mover.start(Move.copy, work, ready, ())
             return
         if self._gather is None:
@@ -216,7 +216,7 @@ class Store:
         self.stats.gathered_bytes += transfer.nbytes
         own = [flight for other, flight in self._flying.items() if other.layer == transfer.layer]
         counts = counts_between(self._counts[layer], begin, end)
-        gathering = _Gathering(self._gather, memory[begin:end], counts)
+        gathering = Gathering(self._gather, memory[begin:end], counts)
         self._flying[transfer] = self._mover.start(Move.gather, gathering, ready, own)
 
     def _await(self, transfers: Sequence[Transfer], *, is_landing: bool = True) -> None:
@@ -277,29 +277,3 @@ class Store:
 
 
 _IDLE_SECONDS = 20e-6  # two events around nothing are some microseconds apart
-
-
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """This rank's bytes of a span, on their way to the layer's memory."""
-
-    shards: Shards
-    layer: int
-    begin: int
-    end: int
-    memory: torch.Tensor
-
-    def __call__(self) -> None:
-        self.shards.read(self.layer, self.begin, self.end, self.memory)
-
-
-@dataclass(frozen=True, slots=True)
-class _Gathering:
-    """All ranks' bytes of a span, on their way."""
-
-    gather: Gather
-    memory: torch.Tensor
-    counts: Sequence[int]
-
-    def __call__(self) -> None:
-        self.gather.run(self.memory, self.counts)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from orchestrator.compress.hook import Compressor, attach
-from orchestrator.compress.transport import Scheduled, Transport
+from orchestrator.compress.transport import Scheduled, Transport, routed
 from orchestrator.planner.compression import CHUNK, Codec, Exchange, Values, parts_of
 from topology.collectives import Collective
 from topology.graph import graph_of
@@ -230,10 +230,11 @@ def along_schedules(rank: int, size: int) -> str:
             chosen[kind.value] = next(entry.schedule for entry in menu(graph, kind) if entry.schedule)
         return Scheduled(group, **chosen)
 
-    for way in ways(size)[:2]:
+    chosen_by_topology = routed(graph_of(cpu_host(size)), 1 << 20)
+    for way, transport in zip(ways(size)[:2] * 2, (by_schedules, by_schedules, *[chosen_by_topology] * 2), strict=True):
         model = DistributedDataParallel(Given(torch.float32), bucket_cap_mb=0.04)
         plan = planned(way, CODECS[0])
-        hook = attach(model, plan, dist.group.WORLD, step_of=lambda: 0, transport=by_schedules)
+        hook = attach(model, plan, dist.group.WORLD, step_of=lambda: 0, transport=transport)
         with running(way, CODECS[0]) as plain:
             for step in range(3):
                 wanted = given(rank, step)

@@ -28,7 +28,7 @@ _PARTS = {
     ("rank", 3): ("law", "everything", "saved"),
     ("rank", 5): ("law", "everything"),
     ("rank", 8): ("law", "everything", "saved"),
-    ("hook_rank", 2): ("training", "warming_up", "scaled"),
+    ("hook_rank", 2): ("training", "warming_up", "scaled", "counted"),
     ("hook_rank", 3): ("training", "warming_up", "not_finite", "scaled", "restored", "counted", "along_schedules"),
     ("hook_rank", 4): ("training", "not_finite", "scaled", "restored", "counted"),
 }
@@ -114,7 +114,7 @@ def test_a_restored_run_goes_on_from_what_was_saved(size: int, told: Told) -> No
     assert told("hook_rank", size, "restored") == ["ok"] * size
 
 
-@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("size", [2, 3, 4])
 def test_ranks_send_what_the_formula_says(size: int, told: Told) -> None:
     assert told("hook_rank", size, "counted") == ["ok"] * size
 
