@@ -204,13 +204,19 @@ class Pattern:
         return self._hierarchical(codec, num_chunks, rank, dense_bytes)
 
     def _hierarchical(self, codec: Codec, num_chunks: int, rank: int, dense_bytes: int) -> Sent:
-        """Dense parts to their owners in the island, split among the ranks of one place, packets to the island."""
+        """Dense parts to their owners in the island, packets among the ranks of one place, and then to the island.
+
+        Two islands swap their packets and hand both round; more of them split, and hand the selected ones round.
+        Dense parts travel without a header: an infinity in them shows by itself.
+        """
         place, island = rank % self.island, rank // self.island
-        parts = parts_of(num_chunks, self.island)
-        others = self.island - 1
-        across = _split(codec, parts[place], self.ranks // self.island, island)
-        dense = (num_chunks - parts[place]) * CHUNK * dense_bytes + others * HEADER_BYTES
-        packets = others * codec.message_bytes(parts[place])
+        own, others, islands = parts_of(num_chunks, self.island)[place], self.island - 1, self.ranks // self.island
+        if islands == 2:  # noqa: PLR2004
+            across = Sent(inside_bytes=0, across_bytes=codec.message_bytes(own), phases=1, messages=1)
+        else:
+            across = _split(codec, own, islands, island)
+        dense = (num_chunks - own) * CHUNK * dense_bytes
+        packets = others * codec.message_bytes(own * (2 if islands == 2 else 1))  # noqa: PLR2004
         return Sent(
             inside_bytes=dense + packets if others else 0,
             across_bytes=across.total_bytes,

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from orchestrator.compress.hook import Compressor, attach
 from orchestrator.compress.transport import Scheduled, Transport, routed
-from orchestrator.planner.compression import CHUNK, Codec, Exchange, Values, parts_of
+from orchestrator.planner.compression import Codec, Exchange, Values
 from topology.collectives import Collective
 from topology.graph import graph_of
 from topology.presets.plain import cpu_host
@@ -204,20 +204,9 @@ def counted(rank: int, size: int) -> str:
             sent = run.hook.summary()["sent_bytes"] - before
             pattern, buckets = planned(way, CODECS[0]).pattern(size), run.hook.sparse_chunks
             assert sum(buckets) > 0
-            if way[0] is Exchange.hierarchical:
-                told = [of_two_islands(chunks, rank, way[1]) for chunks in buckets]
-            else:
-                told = [pattern.sent(CODECS[0], chunks, rank, dense_bytes=4).total_bytes for chunks in buckets]
+            told = [pattern.sent(CODECS[0], chunks, rank, dense_bytes=4).total_bytes for chunks in buckets]
             assert sent == sum(told), (way, sent, told)
     return "ok"
-
-
-def of_two_islands(chunks: int, rank: int, island: int) -> int:
-    """Dense parts to the others of the island, the own packets to the other island, both islands' packets to all."""
-    parts, others = parts_of(chunks, island), island - 1
-    own = parts[rank % island]
-    dense = 4 * CHUNK * (chunks - own)
-    return dense + CODECS[0].message_bytes(own) + others * CODECS[0].message_bytes(2 * own)
 
 
 def along_schedules(rank: int, size: int) -> str:
