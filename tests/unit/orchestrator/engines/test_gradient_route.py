@@ -10,7 +10,16 @@ import pytest
 
 from orchestrator.calibration_file import Calibration, Measured, Section
 from orchestrator.collectives.program import fingerprint, sums_alike
-from orchestrator.config import BatchConfig, DataConfig, Engine, EngineConfig, ModelConfig, RunConfig
+from orchestrator.config import (
+    BatchConfig,
+    Compress,
+    CompressConfig,
+    DataConfig,
+    Engine,
+    EngineConfig,
+    ModelConfig,
+    RunConfig,
+)
 from orchestrator.config import GradientRoute as Wanted
 from orchestrator.engines.gradient_route import schedule_of, with_gradient_route
 from orchestrator.errors import UserError
@@ -107,6 +116,7 @@ def planned(
         model=ModelConfig(path="tiny"),
         data=DataConfig(path="rows.jsonl"),
         batch=BatchConfig(global_=16),
+        compress=CompressConfig(name=Compress.none),  # where they travel sparse, no route of ours is weighed
         engine=EngineConfig(name=engine, gradient_route=wanted),
         devices=devices,
         nodes=len(topology.hosts),
