@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from orchestrator.config import Quant
 from orchestrator.estimate import calibration as c
 from orchestrator.estimate.setting import Setting
-from orchestrator.workload.model import LinearShape, linears_of
+from orchestrator.workload.model import LinearShape, ModelShape, linears_of
 
 FOUR_BIT = frozenset({Quant.nf4, Quant.fp4})
 _FP32 = 4
@@ -36,36 +38,50 @@ def linear_absmax_bytes(linear: LinearShape, quant: Quant, *, double_quant: bool
 
 def stored_bytes(linear: LinearShape, setting: Setting) -> int:
     """Bytes of one weight as it is stored, packed or not."""
-    if not linear.packed:
-        return linear.weights * setting.load_bytes
-    return linear_packed_bytes(linear, setting.quant, setting.load_bytes)
+    return _stored_bytes(linear, setting.quant, setting.load_bytes)
+
+
+def _stored_bytes(linear: LinearShape, quant: Quant, load_bytes: int) -> int:
+    return linear_packed_bytes(linear, quant, load_bytes) if linear.packed else linear.weights * load_bytes
 
 
 def largest_layer_bytes(setting: Setting) -> int:
     """Bytes of the largest layer as stored, without scales: what an engine gathers at once."""
-    model, load = setting.model, setting.load_bytes
+    return _largest_layer_bytes(setting.model, setting.quant, setting.load_bytes)
+
+
+@lru_cache(64)
+def _largest_layer_bytes(model: ModelShape, quant: Quant, load: int) -> int:
     if not model.groups:
         rest = -(-(model.norm_params + model.bias_params + model.expert_params) // model.layers)
-        return sum(stored_bytes(x, setting) for x in model.linears) + rest * load
+        return sum(_stored_bytes(x, quant, load) for x in model.linears) + rest * load
     sizes = []
     for group in model.groups:
         linears = linears_of(group.parameters)
         rest = group.layer_elements - sum(x.weights for x in linears)
-        sizes.append(sum(stored_bytes(x, setting) for x in linears) + rest * load)
+        sizes.append(sum(_stored_bytes(x, quant, load) for x in linears) + rest * load)
     return max(sizes)
 
 
 def packed_bytes(setting: Setting) -> int:
     """Bytes of the weights of all linear modules but the head; those that bitsandbytes leaves alone in 16 bits."""
-    return sum(count * stored_bytes(x, setting) for x, count in setting.model.linear_counts)
+    return _packed_bytes(setting.model, setting.quant, setting.load_bytes)
+
+
+@lru_cache(64)
+def _packed_bytes(model: ModelShape, quant: Quant, load_bytes: int) -> int:
+    return sum(count * _stored_bytes(x, quant, load_bytes) for x, count in model.linear_counts)
 
 
 def absmax_bytes(setting: Setting) -> int:
     """Bytes of the scales of all packed weights; ZeRO-3 does not partition them."""
+    return _absmax_bytes(setting.model, setting.quant, setting.double_quant)
+
+
+@lru_cache(64)
+def _absmax_bytes(model: ModelShape, quant: Quant, double_quant: bool) -> int:  # noqa: FBT001 - a part of the key
     return sum(
-        count * linear_absmax_bytes(x, setting.quant, double_quant=setting.double_quant)
-        for x, count in setting.model.linear_counts
-        if x.packed
+        count * linear_absmax_bytes(x, quant, double_quant=double_quant) for x, count in model.linear_counts if x.packed
     )
 
 

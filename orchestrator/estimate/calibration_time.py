@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from orchestrator.estimate.calibration import Constant
@@ -164,6 +165,7 @@ GENERATIONS: Final[tuple[Generation, ...]] = (
 UNKNOWN_GENERATION: Final = Generation(name="", share=0.8, source="prior: between A100 (0.86) and B200 (0.78)")
 
 
+@lru_cache(64)
 def generation_of(device_name: str) -> Generation:
     """The row of `GENERATIONS` for a device's name."""
     lower = device_name.lower()

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from orchestrator.config import Checkpointing, Quant
@@ -46,6 +47,11 @@ def input_of(name: str, in_features: int, setting: Setting) -> Input:
     model = setting.model
     if in_features in (model.intermediate, model.expert_width) and in_features != model.hidden:
         return Input.product
+    return _by_name(name)
+
+
+@lru_cache(1024)
+def _by_name(name: str) -> Input:
     if _OUTPUT.search(name):
         return Input.context
     return Input.attention if _ATTENTION.search(name) else Input.mlp

@@ -29,7 +29,7 @@ _OPTIMISTIC_CPU = 0.9
 _PESSIMISTIC_CPU = 2.0
 
 
-def estimate_time(setting: Setting, practice: Practice | None = None) -> StepTime:
+def estimate_time(setting: Setting, practice: Practice | None = None, *, terms: bool = True) -> StepTime:
     """Time of one optimizer step of this rank, in seconds, and the world's real tokens per second.
 
     The rank's own rows decide; the caller gives the setting of the slowest rank. On a GPU the micro-step is played
@@ -38,15 +38,17 @@ def estimate_time(setting: Setting, practice: Practice | None = None) -> StepTim
     Args:
         setting: the rank's work.
         practice: how the stack does it; by default that of `setting.stack`.
+        terms: whether they are wanted; on a GPU they take as long as the rest.
     """
     practice = practice or practice_of(setting.stack)
-    step = _gpu_step(setting, practice) if setting.machine.is_gpu else _cpu_step(setting, practice)
+    step = _gpu_step(setting, practice, terms=terms) if setting.machine.is_gpu else _cpu_step(setting, practice)
     tokens = setting.rows * setting.batch.real_tokens_per_row * setting.world_size
     return StepTime(
         step_seconds=step.seconds,
         lower_seconds=min(step.lower, step.seconds),
         upper_seconds=max(step.upper, step.seconds),
         tokens_per_second=tokens / step.seconds,
+        reduce_seconds=step.reduce_seconds,
         terms=tuple(term for term in step.terms if term.total_seconds > 0),
     )
 
@@ -69,6 +71,7 @@ class _Step:
     seconds: float
     lower: float
     upper: float
+    reduce_seconds: float
     terms: tuple[TimeTerm, ...]
 
 
@@ -79,7 +82,13 @@ def _cpu_step(setting: Setting, practice: Practice) -> _Step:
     total = sum(term.seconds for term in terms)
     moved = max(term.seconds for term in exchanged)
     busy = sum(term.seconds for term in terms if term.name not in _EXCHANGED)
-    return _Step(seconds=total, lower=max(_OPTIMISTIC_CPU * busy, moved), upper=_PESSIMISTIC_CPU * total, terms=terms)
+    return _Step(
+        seconds=total,
+        lower=max(_OPTIMISTIC_CPU * busy, moved),
+        upper=_PESSIMISTIC_CPU * total,
+        reduce_seconds=exchanged[0].seconds,
+        terms=terms,
+    )
 
 
 def _cpu_schedule(setting: Setting, moves: Moves) -> Schedule:
@@ -103,7 +112,7 @@ def _exchanged(setting: Setting, moves: Moves) -> tuple[TimeTerm, TimeTerm]:
     gathers = moves.passes * setting.accumulation
     reduce = TimeTerm(
         name="all_reduce",
-        seconds=moves.reduce_seconds * moves.groups * moves.reduces,
+        seconds=_reduce_seconds(moves),
         why=f"{moves.reduced_bytes / 1e6:.3g} MB of gradients over {setting.world_size} ranks",
     )
     gather = TimeTerm(
@@ -114,13 +123,23 @@ def _exchanged(setting: Setting, moves: Moves) -> tuple[TimeTerm, TimeTerm]:
     return reduce, gather
 
 
-def _gpu_step(setting: Setting, practice: Practice) -> _Step:
+def _gpu_step(setting: Setting, practice: Practice, *, terms: bool) -> _Step:
     work = work_of(setting, practice)
     more = setting.accumulation - 1
     seconds = _seconds(work, more)
     lower = ct.OPTIMISTIC.value * (busiest_seconds(work.last) + more * busiest_seconds(work.inner))
     upper = ct.PESSIMISTIC.value * (serial_seconds(work.last) + more * serial_seconds(work.inner))
-    return _Step(seconds=seconds, lower=lower, upper=upper, terms=_terms(setting, work, seconds))
+    return _Step(
+        seconds=seconds,
+        lower=lower,
+        upper=upper,
+        reduce_seconds=_reduce_seconds(work.moves),
+        terms=_terms(setting, work, seconds) if terms else (),
+    )
+
+
+def _reduce_seconds(moves: Moves) -> float:
+    return moves.reduce_seconds * moves.groups * moves.reduces
 
 
 def _seconds(work: Work, more: int) -> float:

@@ -7,6 +7,7 @@ its operands at memory bandwidth. The sum makes small products less efficient, a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from orchestrator.config import Checkpointing, Quant
 from orchestrator.estimate import calibration_time as ct
@@ -14,6 +15,8 @@ from orchestrator.estimate.masks import masked_layers
 from orchestrator.estimate.recomputed import recomputed_share
 from orchestrator.estimate.setting import FOUR_BIT, MODULES_OF_A_LAYER, Setting, Trained
 from orchestrator.estimate.time_practice import Practice
+from orchestrator.workload.adapter import AdapterShape
+from orchestrator.workload.model import ModelShape
 
 _FP32 = 4
 
@@ -129,9 +132,11 @@ def _active_share(setting: Setting) -> float:
 
 def base_pass(setting: Setting) -> _Work:
     """One pass over the weights of all layers; experts see their share of the tokens."""
-    model, size = setting.model, setting.compute_bytes
-    tokens = setting.micro * length_of(setting)
-    share = _active_share(setting)
+    return _base_pass(setting.model, setting.compute_bytes, setting.micro * length_of(setting), _active_share(setting))
+
+
+@lru_cache(256)
+def _base_pass(model: ModelShape, size: int, tokens: float, share: float) -> _Work:
     work = _Work()
     for linear, count in model.linear_counts:
         seen = tokens * share if _is_routed(linear.name) else tokens
@@ -145,12 +150,17 @@ def base_pass(setting: Setting) -> _Work:
 
 def adapter_pass(setting: Setting) -> _Work:
     """One pass over all adapters: A and B."""
-    tokens, share = setting.micro * length_of(setting), _active_share(setting)
+    tokens = setting.micro * length_of(setting)
+    return _adapter_pass(setting.adapter, setting.compute_bytes, tokens, _active_share(setting))
+
+
+@lru_cache(256)
+def _adapter_pass(adapter: AdapterShape, size: int, tokens: float, share: float) -> _Work:
     work = _Work()
-    for piece in setting.adapter.all_pieces:
+    for piece in adapter.all_pieces:
         seen = tokens * share if _is_routed(piece.name) else tokens
-        down = _product(seen, piece.rank, piece.in_features, setting.compute_bytes)
-        up = _product(seen, piece.out_features, piece.rank, setting.compute_bytes)
+        down = _product(seen, piece.rank, piece.in_features, size)
+        up = _product(seen, piece.out_features, piece.rank, size)
         work += (down + up).times(piece.count)
     return work
 

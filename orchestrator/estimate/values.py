@@ -74,13 +74,15 @@ class StepTime:
     """Seconds of one optimizer step.
 
     `step_seconds` adds all terms. `lower_seconds` is the work of the busiest stream, at its best;
-    `upper_seconds` hides nothing and takes everything slower than expected.
+    `upper_seconds` hides nothing and takes everything slower than expected. `reduce_seconds` are all sums of
+    gradients, hidden or not. `terms` are empty where they were not asked for.
     """
 
     step_seconds: float
     lower_seconds: float
     upper_seconds: float
     tokens_per_second: float
+    reduce_seconds: float
     terms: tuple[TimeTerm, ...]
 
 

@@ -53,11 +53,13 @@ def sparse_instead(job: Job, point: Point, dense: StepTime, offer: Offer | None)
         return None
     if job.config.compress.name is not Compress.auto or offer.sent_bytes >= offer.dense_bytes:
         return None
-    # All that could be saved is what the dense ones add to the step.
-    if _seconds(dense, _REDUCE) <= WORTH * dense.step_seconds:
+    # All that could be saved is what the dense ones add to the step, at most all of their work.
+    if dense.reduce_seconds <= WORTH * dense.step_seconds:
+        return None
+    if _seconds(time_of(job, point), _REDUCE) <= WORTH * dense.step_seconds:
         return None
     sparse = replace(point, sparse=offer)
-    time = time_of(job, sparse)
+    time = time_of(job, sparse, terms=False)
     return (sparse, time) if dense.step_seconds - time.step_seconds > WORTH * dense.step_seconds else None
 
 

@@ -165,13 +165,13 @@ def layer_seconds(job: Job, point: Point) -> float:
     for at, rows in enumerate(point.micro):
         setting = setting_of(job, point, at)
         alone = replace(setting, engine=Engine.ddp, zero3=None, world_size=1, rows=rows, accumulation=1)
-        seconds = max(seconds, estimate_time(alone).step_seconds)
+        seconds = max(seconds, estimate_time(alone, terms=False).step_seconds)
     return seconds / job.model.layers / _passes(job, point.way)
 
 
-def time_of(job: Job, point: Point) -> StepTime:
-    """Time of the slowest class."""
-    times = (estimate_time(setting_of(job, point, at)) for at in range(len(point.micro)))
+def time_of(job: Job, point: Point, *, terms: bool = True) -> StepTime:
+    """Time of the slowest class; a search needs no `terms`."""
+    times = (estimate_time(setting_of(job, point, at), terms=terms) for at in range(len(point.micro)))
     return max(times, key=lambda time: time.step_seconds)
 
 

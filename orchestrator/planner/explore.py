@@ -170,7 +170,7 @@ class Explorer:
 
     def time(self, point: Point) -> Timed:
         """A point with its time; with sparse gradients where these are worth it and fit."""
-        time = time_of(self.job, point)
+        time = time_of(self.job, point, terms=False)
         instead = sparse_instead(self.job, point, time, self._offer(point.place))
         if instead is not None and self.fit(instead[0]).misfit is None:
             point, time = instead

@@ -69,7 +69,7 @@ class Lever:
 
 def cost_of(state: State) -> Cost:
     """Estimate a state."""
-    fit, time = fit_of(state.job, state.point), time_of(state.job, state.point)
+    fit, time = fit_of(state.job, state.point), time_of(state.job, state.point, terms=False)
     return Cost(
         device_bytes=fit.memory.train.device_bytes,
         step_seconds=time.step_seconds,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from orchestrator.estimate.values import Estimate
-from orchestrator.planner.evaluate import Fit, Job, Point
+from orchestrator.planner.evaluate import Fit, Job, Point, time_of
 from orchestrator.planner.explore import Explorer, Refused, Taken, Timed, group_of, pace_of
 from orchestrator.planner.parts import add_parts
 from orchestrator.planner.plan import Choice
@@ -122,7 +122,7 @@ def _kind(item: Timed) -> object:
 def _estimate(item: Timed, fit: Fit) -> Estimate:
     """Memory of the tightest rank and time of the slowest one."""
     tokens = sum(item.point.place.rows) * item.job.batch.real_tokens_per_row
-    time = item.time
+    time = item.time if item.time.terms else time_of(item.job, item.point)
     return Estimate(
         memory=fit.memory,
         step_seconds=time.step_seconds,

@@ -87,6 +87,10 @@ class AdapterShape:
     pieces: tuple[AdapterPiece, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __hash__(self) -> int:
+        """A few numbers: functions that keep what they counted of adapters ask for it often."""
+        return hash((self.rank, self.layers, len(self.targets), len(self.pieces)))
+
     @cached_property
     def all_pieces(self) -> tuple[AdapterPiece, ...]:
         """Every adapter of the model."""

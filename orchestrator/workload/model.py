@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from orchestrator.workload.parameters import LINEAR_ROLES, LayerGroup, Parameter, Role
@@ -135,10 +136,14 @@ class ModelShape:
             msg = f"{self.name}: the groups hold layers {grouped}, not 0 to {self.layers - 1}"
             raise ValueError(msg)
 
+    def __hash__(self) -> int:
+        """A few numbers: functions that keep what they counted of a model ask for it often."""
+        return hash((self.name, self.layers, self.hidden, self.intermediate, self.vocab))
+
     @property
     def linear_counts(self) -> tuple[tuple[LinearShape, int], ...]:
         """Every linear module of the model but the head, with how often it occurs; names as in their layer."""
-        return self.counts or tuple((linear, self.layers) for linear in self.linears)
+        return self.counts or _alike(self)
 
     @property
     def is_uniform(self) -> bool:
@@ -153,7 +158,7 @@ class ModelShape:
     @property
     def linear_params(self) -> int:
         """Weights of all linear modules but the head."""
-        return sum(count * linear.weights for linear, count in self.linear_counts)
+        return _linear_params(self)
 
     @property
     def packed_params(self) -> int:
@@ -227,6 +232,16 @@ def count_linears(groups: tuple[LayerGroup, ...], outside: tuple[Parameter, ...]
     for linear in linears_of(outside):
         counts[replace(linear, name=_NUMBER.sub("*", linear.name))] += 1
     return counts
+
+
+@lru_cache(64)
+def _alike(model: ModelShape) -> tuple[tuple[LinearShape, int], ...]:
+    return tuple((linear, model.layers) for linear in model.linears)
+
+
+@lru_cache(64)
+def _linear_params(model: ModelShape) -> int:
+    return sum(count * linear.weights for linear, count in model.linear_counts)
 
 
 def linears_of(parameters: tuple[Parameter, ...]) -> tuple[LinearShape, ...]:

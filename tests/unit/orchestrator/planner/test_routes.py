@@ -195,6 +195,8 @@ def test_a_plan_tells_what_its_collectives_reach(plan_for: Planner) -> None:
     assert any(reason.startswith("Links: gradients take NVLS, bus rate 473.2 GB/s") for reason in ddp.reasons)
     engine = EngineConfig(name=Engine.zero3, offload_param=Offload.none)
     zero3 = plan_for("8b", "dgx_h100", engine=engine, devices=8, batch=BatchConfig(global_=16, micro=1))
-    assert any(reason.startswith("Links: weights and gradients take ring, bus rate 366.8 GB/s") for reason in zero3.reasons)
+    assert any(
+        reason.startswith("Links: weights and gradients take ring, bus rate 366.8 GB/s") for reason in zero3.reasons
+    )
     alone = plan_for("tiny", "rtx4090")
     assert not any("limited by" in reason for reason in alone.reasons)
