@@ -314,7 +314,7 @@ class CompressConfig:
     `max_warmup_steps`, stay dense.
     """
 
-    name: Compress = Compress.auto
+    name: Compress = Compress.none
     density: float = 0.01
     values: CompressValues = CompressValues.int8
     exchange: CompressExchange = CompressExchange.auto

@@ -35,6 +35,7 @@ from orchestrator.planner.plan import Plan, dumps, loads
 
 Planner = Callable[..., Plan]
 FORCED = CompressConfig(name=Compress.topk)
+AUTO = CompressConfig(name=Compress.auto)
 
 
 def test_bytes_of_a_chunk() -> None:
@@ -87,7 +88,7 @@ def test_islands_of_all_ranks_or_of_one() -> None:
 
 
 def test_nvlink_is_too_fast(plan_for: Planner) -> None:
-    plan = plan_for("8b", "dgx_h100", devices=8)
+    plan = plan_for("8b", "dgx_h100", devices=8, compress=AUTO)
     found = plan.chosen.strategy.compression
     assert found is not None
     assert found.kind is Kind.none
@@ -119,7 +120,7 @@ def test_terms_add_up_with_sparse_gradients(plan_for: Planner) -> None:
 
 def test_zero3_has_no_hook(plan_for: Planner) -> None:
     engine = EngineConfig(name=Engine.zero3)
-    plan = plan_for("8b", "dgx_h100", devices=8, engine=engine)
+    plan = plan_for("8b", "dgx_h100", devices=8, engine=engine, compress=AUTO)
     found = plan.chosen.strategy.compression
     assert found is not None
     assert found.kind is Kind.none
