@@ -22,8 +22,40 @@ def check_can_save(config: RunConfig) -> None:
         for key, path in outputs.items()
         if path and not _is_writable(Path(path).absolute())
     ]
+    problems += _collisions(config, {key: Path(path) for key, path in outputs.items() if path})
     if problems:
         raise UserError(*problems)
+
+
+def _collisions(config: RunConfig, outputs: dict[str, Path]) -> list[Problem]:
+    """Outputs that would replace what is read, or each other."""
+    given = {
+        "model": config.model.path,
+        "data": config.data.path,
+        "data.eval_path": config.data.eval_path,
+        "topology": config.topology.path,
+        "calibration": config.calibration,
+    }
+    inputs = {key: Path(path).resolve() for key, path in given.items() if path and Path(path).exists()}
+    found, seen = [], dict[Path, str]()
+    for key, path in outputs.items():
+        target = path.resolve()
+        for other, read in inputs.items():
+            # What lies in a model's folder, or a folder of data, belongs to it; a topology is saved beside others.
+            inside = read.is_dir() and other != "topology" and read in target.parents
+            if (target == read and not _is_stream(target)) or (inside and target.exists()):
+                told = f"it would replace what {other}={given[other]} reads"
+                found.append(Problem(where=f"{key}={path}", found=told, remedy="Give another file."))
+        if target in seen and not _is_stream(target):
+            told = f"{seen[target]}= has the same file"
+            found.append(Problem(where=f"{key}={path}", found=told, remedy="Give each its own file."))
+        seen[target] = key
+    return found
+
+
+def _is_stream(path: Path) -> bool:
+    """A terminal, a pipe or /dev/null, which loses nothing."""
+    return path.exists() and not path.is_file()
 
 
 def _is_writable(path: Path) -> bool:

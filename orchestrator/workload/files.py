@@ -132,6 +132,8 @@ def _weight_files(folder: Path) -> list[Path]:
     weight_map = _read_object(index, "Download the model again.").get("weight_map")
     if not isinstance(weight_map, dict):
         raise _damaged(index, "it has no weight_map")
+    if not weight_map:
+        raise _damaged(index, "its weight_map names no tensors")
     files = [folder / name for name in sorted({str(name) for name in weight_map.values()})]
     missing = [path for path in files if not is_file(path)]
     if missing:

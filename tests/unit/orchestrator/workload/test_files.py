@@ -192,3 +192,10 @@ def test_hub_cache_variables_win_in_order() -> None:
     assert hub_cache_dir({}, home) == home / ".cache/huggingface/hub"
     assert hub_cache_dir({"XDG_CACHE_HOME": "/x"}, home) == Path("/x/huggingface/hub")
     assert hub_cache_dir({"HF_HUB_CACHE": "/c", "HF_HOME": "/h"}, home) == Path("/c")
+
+
+@pytest.mark.parametrize("body", [{}, {"weight_map": []}, {"weight_map": {}}])
+def test_an_index_that_names_no_tensors_is_damaged(tmp_path: Path, body: dict[str, object]) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(body))
+    with pytest.raises(UserError, match="weight_map"):
+        read_headers(tmp_path)
