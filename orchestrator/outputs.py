@@ -47,7 +47,7 @@ def _collisions(config: RunConfig, outputs: dict[str, Path]) -> list[Problem]:
                 told = f"it would replace what {other}={given[other]} reads"
                 found.append(Problem(where=f"{key}={path}", found=told, remedy="Give another file."))
         if target in seen and not _is_stream(target):
-            told = f"{seen[target]}= has the same file"
+            told = f"two outputs cannot share a file, and {seen[target]}= has it already"
             found.append(Problem(where=f"{key}={path}", found=told, remedy="Give each its own file."))
         seen[target] = key
     return found

@@ -39,7 +39,7 @@ def test_a_link_to_an_input_is_one(config: RunConfig, tmp_path: Path) -> None:
 
 
 def test_two_outputs_are_two_files(config: RunConfig, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has the same file"):
+    with pytest.raises(UserError, match="two outputs"):
         check_can_save(replace(config, save=str(tmp_path / "a.svg"), picture=str(tmp_path / "a.svg")))
 
 
