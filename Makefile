@@ -7,12 +7,12 @@ STAMP := $(VENV)/.ready
 TORCH_ARGS ?=
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' requirements.lock)
 
-.PHONY: demo test setup lint unit integration clean
+.PHONY: demo test setup lint unit integration cluster clean
 
 demo: setup
 	$(BIN)/trainmaster train experiment=demo
 
-test: lint unit integration
+test: lint unit integration cluster
 
 setup: $(STAMP)
 
@@ -41,6 +41,10 @@ unit: setup
 
 integration: setup
 	$(BIN)/python -m pytest tests/integration
+
+# SLURM is unpacked into the user's cache and needs no root; what a machine cannot do is skipped with the reason.
+cluster: setup
+	$(BIN)/python -m pytest tests/cluster
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

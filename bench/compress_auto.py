@@ -12,6 +12,8 @@ from dataclasses import replace
 from orchestrator.config import (
     AdapterConfig,
     BatchConfig,
+    Compress,
+    CompressConfig,
     DataConfig,
     Engine,
     EngineConfig,
@@ -54,6 +56,7 @@ def plan_of(topology: Topology, ranks: int, model: str, rank: int, accumulation:
         adapter=replace(AdapterConfig(), rank=rank),
         batch=BatchConfig(global_=ranks * accumulation, micro=1),
         engine=EngineConfig(name=Engine.ddp),
+        compress=CompressConfig(name=Compress.auto),
         devices=ranks,
         nodes=len(topology.hosts),
     )

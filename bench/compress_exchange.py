@@ -5,7 +5,8 @@
                                       [--results bench/results] [--profile WAY]
 
 Gradients are those of an adapter of rank 16 on all linears of Llama-3-8B: 41.9M elements with 32 layers. Each way is a
-hook of DistributedDataParallel; ways take turns. `none` exchanges nothing: what DDP itself needs.
+hook of DistributedDataParallel; ways take turns. `none` exchanges nothing: what DDP itself needs. `refresh` is a step
+in which all elements travel; below the table stand means of both kinds of steps over runs of some lengths.
 Egress is counted at the host's interface, with the headers of Ethernet, IP and TCP and what gloo adds; `of the formula`
 is it over the payload that the planner reckons with. At most 1514 / 1448 = 1.046 is headers of data; answers add some.
 Writes `compress_RATE_HOSTSxSLOTS.json` to the results' folder, and prints a table.
@@ -21,12 +22,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import torch
 from shaped_hosts import INTERFACE, ShapedHosts, shaped_hosts
+
+from orchestrator.compress.clock import PHASES
+from orchestrator.config import CompressConfig
+from orchestrator.planner.compress_refresh import count_refreshes
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RATES: Final = {"200mbit": 200_000_000, "1gbit": 1_000_000_000}
@@ -38,11 +45,13 @@ WAYS: Final = (
     "topk hierarchical int8 bf16",
     "topk split int8 bf16",
     "topk gather int8 bf16",
+    "refresh hierarchical int8 bf16",
+    "refresh split int8 bf16",
     "powersgd 1 bf16",
     "powersgd 2 bf16",
 )
 _LIMIT_SECONDS: Final = 900
-_PHASES: Final = ("dense", "encode", "wire", "decode")
+_STEPS: Final = (100, 1000, 10_000)  # of runs, for the mean
 
 
 def main() -> None:
@@ -120,12 +129,12 @@ def table(answer: dict[str, Any]) -> str:
         f"{answer['machine']['cores']} cores, load before and after {load}."
     )
     words = ("way", "ms", "runs", "CPU s a rank", "egress MB a host", "of the formula")
-    words += ("dense, encode, wire, decode ms", "x bf16", "x fp32")
+    words += (f"{', '.join(PHASES)} ms", "x bf16", "x fp32")
     lines = [head, "", f"| {' | '.join(words)} |", "|---" * len(words) + "|"]
     for way in answer["ways"]:
         own = median(way["seconds"])
         runs = ", ".join(f"{1e3 * each:.0f}" for each in sorted(way["seconds"]))
-        phases = ", ".join(f"{1e3 * way['phases'][name]:.0f}" for name in _PHASES) if way["phases"] else ""
+        phases = ", ".join(f"{1e3 * way['phases'][name]:.0f}" for name in PHASES) if way["phases"] else ""
         formula = way["formula_bytes"]
         over = f"{way['egress_bytes'] / formula:.3f}" if formula else ""
         gains = [f"{by_name[dense] / own:.1f}" if dense in by_name else "" for dense in ("dense bf16", "dense fp32")]
@@ -133,7 +142,24 @@ def table(answer: dict[str, Any]) -> str:
             f"| {way['name']} | {1e3 * own:.0f} | {runs} | {median(way['cpu_seconds']):.2f} "
             f"| {way['egress_bytes'] / 1e6:.2f} | {over} | {phases} | {' | '.join(gains)} |"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_means(by_name)])
+
+
+def _means(by_name: dict[str, float]) -> Iterator[str]:
+    """What a compressed step takes on the mean of a run, refreshes among them, against dense bf16."""
+    told, dense = CompressConfig(), by_name.get("dense bf16")
+    for name, topk in by_name.items():
+        refresh = by_name.get(name.replace("topk", "refresh", 1))
+        if dense is None or refresh is None or not name.startswith("topk"):
+            continue
+        for steps in _STEPS:
+            warm = min(told.max_warmup_steps, ceil(told.warmup_fraction * steps))
+            count, compressed = count_refreshes(told.refresh, warm, steps), steps - warm
+            mean = (count * refresh + (compressed - count) * topk) / compressed
+            yield (
+                f"{name}, {steps:,} steps, {count} of {compressed:,} compressed ones refreshes: "
+                f"{1e3 * mean:.0f} ms on the mean, {dense / mean:.1f} x dense bf16."
+            )
 
 
 def _arguments() -> argparse.Namespace:

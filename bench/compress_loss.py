@@ -3,7 +3,8 @@
     python bench/compress_loss.py [--seeds 0 1 2] [--steps N] [--out FILE]
 
 Each run is planned by `trainmaster plan experiment=demo` and carried out by its ranks; only the way of the gradients
-differs. Sparse gradients and PowerSGD both begin after the same dense steps.
+differs. Sparse gradients and PowerSGD both begin after the same dense steps. Bytes are the mean over the compressed
+steps, and over all steps with the dense ones as fp32, which the demo's adapters are; both of those of dense bf16.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 _WORKER = Path(__file__).with_name("compress_loss_worker.py")
 _METHODS = ("dense", "topk", "powersgd")
+_LIMIT_SECONDS = 900  # of a run; a hook that waits for ever ends then
 
 
 def main() -> int:
@@ -57,16 +59,21 @@ def train(method: str, seed: int, steps: int, settings: list[str], run_dir: Path
         method = f"powersgd{max(2, round(0.1 * num_steps))}"
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     ranks = [*launcher, str(_WORKER), method, str(run_dir / "plan.json")]
-    subprocess.run(ranks, check=True, env=env, stdout=subprocess.DEVNULL)  # noqa: S603
+    subprocess.run(ranks, check=True, env=env, stdout=subprocess.DEVNULL, timeout=_LIMIT_SECONDS)  # noqa: S603
     summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     sparse = summary["compression"] or {}
+    told = sparse.get("steps", {})
     return {
         "method": method.rstrip("0123456789"),
         "seed": seed,
         "steps": summary["steps"],
         "before": summary["eval_loss_before"],
         "after": summary["eval_loss_after"],
-        "compressed_steps": sparse.get("steps", {}).get("compressed", 0),
+        "dense_steps": told.get("dense", 0),
+        "refresh_steps": told.get("refresh", 0),
+        "topk_steps": told.get("compressed", 0) - told.get("refresh", 0),
+        "topk_bytes": sparse.get("measured", {}).get("topk_bytes"),
+        "refresh_bytes": sparse.get("measured", {}).get("refresh_bytes"),
         "wire_bytes": sparse.get("measured", {}).get("wire_bytes"),
         "dense_bytes": sparse.get("dense_bytes"),
     }
@@ -75,13 +82,12 @@ def train(method: str, seed: int, steps: int, settings: list[str], run_dir: Path
 def table(runs: list[dict[str, Any]]) -> str:
     """A line for each run, then the mean of each method against dense."""
     dense = {run["seed"]: run["after"] for run in runs if run["method"] == "dense"}
-    lines = ["method    seed  steps  compressed  held-out before  after    against dense"]
+    words = ("method", "seed", "steps: top-k, refresh, dense", "bytes of bf16: compressed, all", "held-out loss", "")
+    lines = [f"| {' | '.join(words)} |", "|---" * len(words) + "|"]
     for run in sorted(runs, key=lambda run: (_METHODS.index(run["method"]), run["seed"])):
         against = f"{run['after'] / dense[run['seed']] - 1:+.2%}" if run["seed"] in dense else ""
-        share = f"{run['compressed_steps'] / run['steps']:.0%}" if run["method"] == "topk" else "-"
         lines.append(
-            f"{run['method']:<9} {run['seed']:>4} {run['steps']:>6}  {share:>10}  {run['before']:>15.4f}"
-            f"  {run['after']:.4f}  {against:>12}"
+            f"| {run['method']} | {run['seed']} | {_steps(run)} | {_bytes(run)} | {run['after']:.4f} | {against} |"
         )
     for method in dict.fromkeys(run["method"] for run in runs):
         after = [run["after"] for run in runs if run["method"] == method]
@@ -89,6 +95,22 @@ def table(runs: list[dict[str, Any]]) -> str:
         against = f" ({mean / statistics.mean(dense.values()) - 1:+.2%})" if dense else ""
         lines.append(f"mean of {len(after)}, {method}: {mean:.4f}{against}")
     return "\n".join(lines)
+
+
+def _steps(run: dict[str, Any]) -> str:
+    if run["method"] != "topk":
+        return ""
+    share = (run["topk_steps"] + run["refresh_steps"]) / run["steps"]
+    return f"{run['topk_steps']}, {run['refresh_steps']}, {run['dense_steps']}: {share:.0%} compressed"
+
+
+def _bytes(run: dict[str, Any]) -> str:
+    if run["method"] != "topk" or not run["wire_bytes"]:
+        return ""
+    compressed = run["topk_steps"] + run["refresh_steps"]
+    mean = (compressed * run["wire_bytes"] + run["dense_steps"] * run["dense_bytes"]) / run["steps"]
+    bf16 = run["dense_bytes"] / 2
+    return f"{run['wire_bytes'] / bf16:.1%}, {mean / bf16:.1%}"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from orchestrator.train.worker import main
 
 _RANK: Final = 1  # of the approximation: torch's own default
 _METHOD, _PLAN = 1, 2
+_ONE_BUCKET_MB: Final = 4096
 
 
 def use_power_sgd(start_step: int) -> None:
@@ -19,6 +20,14 @@ def use_power_sgd(start_step: int) -> None:
     from orchestrator.train import loop
     from orchestrator.train.gradients import GradientSum
 
+    plain = loop.training_arguments
+
+    def training_arguments(*words: Any) -> Any:  # noqa: ANN401
+        # The hook sums from callbacks, in the order in which they come: over gloo, several buckets wait for each other.
+        arguments = plain(*words)
+        arguments.ddp_bucket_cap_mb = _ONE_BUCKET_MB
+        return arguments
+
     def sum_gradients(_plan: object, _run_dir: object, _group: object, model: Any) -> GradientSum:  # noqa: ANN401
         if not isinstance(model, DistributedDataParallel):
             raise TypeError("PowerSGD needs DistributedDataParallel")
@@ -28,7 +37,7 @@ def use_power_sgd(start_step: int) -> None:
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         return GradientSum(None, f"PowerSGD of rank {_RANK} from step {start_step} on")
 
-    loop.sum_gradients = sum_gradients
+    loop.sum_gradients, loop.training_arguments = sum_gradients, training_arguments
 
 
 if __name__ == "__main__":

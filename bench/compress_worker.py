@@ -24,11 +24,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launch.parent_death import die_with_parent
 from orchestrator.compress.hook import Compressor, attach
-from orchestrator.planner.compression import CompressionPlan, Exchange, Kind, Values, codec_of, parts_of
+from orchestrator.planner.compression import CompressionPlan, Exchange, Kind, Pattern, Values, codec_of, parts_of
 
 _TIMEOUT: Final = timedelta(seconds=300)
 _QUIET_SECONDS: Final = 0.05  # until the last packets are counted
 _ONE_BUCKET_MB: Final = 4096
+_EVERY_STEP: Final = 1e-9  # a fraction that is below one step of any run
 _RANK: Final = 16
 _HIDDEN, _KEYS, _INNER = 4096, 1024, 14336  # Llama-3-8B
 _INS_OUTS: Final = [
@@ -156,7 +157,7 @@ def main() -> None:
 
 
 def _way(name: str, settings: dict[str, Any]) -> Way:
-    """`none`, `dense DTYPE`, `powersgd RANK DTYPE`, or `topk EXCHANGE VALUES DTYPE`."""
+    """`none`, `dense DTYPE`, `powersgd RANK DTYPE`, `topk EXCHANGE VALUES DTYPE`, or `refresh` with the same words."""
     words = name.split()
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[words[-1]]
     generator = torch.Generator().manual_seed(dist.get_rank())
@@ -172,14 +173,15 @@ def _way(name: str, settings: dict[str, Any]) -> Way:
         state = PowerSGDState(dist.group.WORLD, int(words[1]), start_powerSGD_iter=2)
         model.register_comm_hook(state, powerSGD_hook)
         way.warm_passes = 3
-    elif words[0] == "topk":
+    elif words[0] in {"topk", "refresh"}:
         exchange = Exchange(words[1])
         plan = CompressionPlan(
             kind=Kind.topk,
             why="a bench",
             codec=codec_of(settings["density"], Values(words[2])),
             exchange=exchange,
-            island=settings["slots"] if exchange is Exchange.hierarchical else 1,
+            island=_island(exchange, settings["slots"]),
+            refresh_fraction=_EVERY_STEP if words[0] == "refresh" else 0.0,
         )
         way.hook = attach(model, plan, dist.new_group(timeout=_TIMEOUT), step_of=lambda: 0)
     else:
@@ -206,6 +208,11 @@ def _phases(way: Way) -> dict[str, float]:
     return {name: value * told["compressed_steps"] for name, value in told["seconds_per_step"].items()}
 
 
+def _island(exchange: Exchange, slots: int) -> int:
+    """Ranks of an island: those of a host."""
+    return slots if exchange is Exchange.hierarchical else 1
+
+
 def _formula_bytes(way: Way, settings: dict[str, Any]) -> int | None:
     """What the first host sends to others in a pass: gloo's all-gather is a ring, its all-to-all direct.
 
@@ -214,7 +221,11 @@ def _formula_bytes(way: Way, settings: dict[str, Any]) -> int | None:
     if way.hook is None:
         return None
     slots, size = settings["slots"], settings["hosts"] * settings["slots"]
-    codec, exchange = codec_of(settings["density"], Values(way.name.split()[2])), Exchange(way.name.split()[1])
+    kind, name, values, _ = way.name.split()
+    codec, exchange = codec_of(settings["density"], Values(values)), Exchange(name)
+    if kind == "refresh":
+        pattern = Pattern(exchange=exchange, ranks=size, island=_island(exchange, slots))
+        codec, exchange = codec.whole, pattern.whole.exchange
     total = 0
     for chunks in way.hook.sparse_chunks:
         parts = parts_of(chunks, size)

@@ -23,7 +23,7 @@ from launch.parent_death import die_with_parent
 from launch.request import Request
 from launch.spec import RUN_MARK
 
-__all__ = ["Outcome", "execute", "free_port"]
+__all__ = ["Outcome", "execute", "free_port", "write_files"]
 
 _POLL_SECONDS = 0.1
 # What a launcher's own helpers (shared-memory manager, compile workers) get to follow it before they are killed.
@@ -70,7 +70,7 @@ def execute(
     """
     env, overrides = merge(request.env, user_env)
     mark = env.setdefault(RUN_MARK, request.cwd)
-    _write_files(request)
+    write_files(request)
     with Path(request.log_path).open("ab", buffering=0) as log, _caught_signals() as caught:
         _report(overrides, log, on_line)
         strangers = frozenset(_marked(mark))
@@ -140,13 +140,14 @@ def _report(overrides: tuple[Override, ...], log: IO[bytes], on_line: Callable[[
         on_line(str(override))
 
 
-def _write_files(request: Request) -> None:
+def write_files(request: Request) -> None:
+    """Write the files of a request and make its folders, each file whole or not at all."""
     Path(request.cwd).mkdir(parents=True, exist_ok=True)
     Path(request.log_path).parent.mkdir(parents=True, exist_ok=True)
     for file in request.files:
         path = Path(file.path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all: a run killed here must find its former plan again.
+        # A run killed here must find its former plan again.
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         temporary.write_text(file.text)
         temporary.chmod(file.mode)

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from launch.errors import LaunchError
 
-__all__ = ["RESERVED_NAMES", "RUN_MARK", "Backend", "DeviceKind", "LaunchSpec"]
+__all__ = ["RESERVED_NAMES", "RUN_MARK", "Backend", "DeviceKind", "HostShare", "LaunchSpec"]
 
 RUN_MARK = "TRAINMASTER_RUN_DIR"
 """Set in every process of a run, so that a process is recognised as ours even after its parent died."""
@@ -34,6 +34,9 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DEVICE_ID = re.compile(r"(GPU|MIG)-[A-Za-z0-9/-]+")
+# A name or an address as ssh and a hostfile take it; a leading dash would be read as an option.
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]+@)?[A-Za-z0-9_\[:.][A-Za-z0-9._:\[\]%-]*")
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 _MAX_PORT = 65535
 
 
@@ -50,11 +53,28 @@ class Backend(Enum):
     local = "local"
     torchrun = "torchrun"
     deepspeed = "deepspeed"
+    slurm = "slurm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostShare:
+    """The ranks of one host."""
+
+    name: str = ""
+    """As ssh takes it, with USER@ where needed. Empty: this host, or one that a batch system chooses."""
+    processes: int
+    device_ids: tuple[str, ...] = ()
+    """UUIDs on that host, in the order of its ranks; empty: its first devices."""
+
+    @property
+    def address(self) -> str:
+        """The name without a user."""
+        return self.name.rpartition("@")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
-    """A Python module to run as `num_nodes * processes_per_node` ranks.
+    """A Python module to run as `num_nodes * processes_per_node` ranks, or as those that `hosts` say.
 
     Raises LaunchError with all problems at once.
     """
@@ -79,10 +99,27 @@ class LaunchSpec:
     device_ids: tuple[str, ...] = ()
     """UUIDs, in the order of the local ranks. Empty on GPU: the first devices that the user's environment shows."""
     threads_per_process: int = 1
+    hosts: tuple[HostShare, ...] = ()
+    """In the order of the ranks, where they differ, have names or have devices of their own; `num_nodes` of them, the
+    most ranks of one being `processes_per_node`. Empty: `num_nodes` hosts that are alike."""
+    packages: tuple[str, ...] = ()
+    """Whose source code must be the same on all hosts, beside `launch` and the module's own."""
+    interfaces: tuple[str, ...] = ()
+    """Network interfaces that ranks of several hosts should meet over, best first; empty: the route between them."""
+    ssh: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15")
+    """Reaches another host: takes its name and a line for its shell. It must pass on standard input."""
+    join_seconds: int = 120
+    """How long hosts wait for each other at the start."""
 
     def __post_init__(self) -> None:
         """Refuse what no backend could start."""
-        problems = [*self._text_problems(), *self._count_problems(), *self._env_problems(), *self._device_problems()]
+        problems = [
+            *self._text_problems(),
+            *self._count_problems(),
+            *self._host_problems(),
+            *self._env_problems(),
+            *self._device_problems(),
+        ]
         if problems:
             raise LaunchError(
                 asked=f"launch of {self.module!r} named {self.name!r}",
@@ -93,7 +130,18 @@ class LaunchSpec:
     @property
     def world_size(self) -> int:
         """Number of ranks."""
-        return self.num_nodes * self.processes_per_node
+        return sum(host.processes for host in self.shares)
+
+    @property
+    def shares(self) -> tuple[HostShare, ...]:
+        """Each host with its ranks."""
+        alike = HostShare(processes=self.processes_per_node, device_ids=self.device_ids)
+        return self.hosts or (alike,) * self.num_nodes
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all ranks run on the host that launches them."""
+        return len(self.shares) == 1 and self.shares[0].address in {"", *_LOOPBACK}
 
     def _text_problems(self) -> Iterator[tuple[str, str]]:
         if not _MODULE.fullmatch(self.module):
@@ -108,12 +156,36 @@ class LaunchSpec:
             yield "a NUL byte in an argument or path", "remove it: the system cannot pass it on"
 
     def _count_problems(self) -> Iterator[tuple[str, str]]:
-        for field in ("num_nodes", "processes_per_node", "threads_per_process"):
+        for field in ("num_nodes", "processes_per_node", "threads_per_process", "join_seconds"):
             value = getattr(self, field)
             if value < 1:
                 yield f"{field} = {value}", f"give {field} of at least 1"
         if self.master_port is not None and not 1 <= self.master_port <= _MAX_PORT:
             yield f"master_port = {self.master_port}", f"give a port in 1..{_MAX_PORT}, or None"
+
+    def _host_problems(self) -> Iterator[tuple[str, str]]:
+        if not self.hosts:
+            return
+        names = [host.name for host in self.hosts if host.name]
+        counts = [host.processes for host in self.hosts]
+        if (len(counts), max(counts)) != (self.num_nodes, self.processes_per_node):
+            found = f"{len(counts)} hosts with {counts} ranks, num_nodes {self.num_nodes}"
+            yield f"{found}, processes_per_node {self.processes_per_node}", "let both fit the hosts"
+        for host in self.hosts:
+            if host.processes < 1:
+                yield f"no ranks on host {host.name!r}", "leave that host out"
+            if host.device_ids and len(host.device_ids) != host.processes:
+                found = f"{len(host.device_ids)} device ids for {host.processes} ranks of {host.name!r}"
+                yield found, "give one device id for each rank of a host"
+        for name in names:
+            if not _HOST.fullmatch(name):
+                yield f"host {name!r}", "give host names or addresses, as ssh takes them"
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            yield f"host {', '.join(twice)} given twice", "give each host once, with all its ranks"
+        loop = [name for name in names if name in _LOOPBACK]
+        if loop and len(self.hosts) > 1:
+            yield f"host {loop[0]} among {len(self.hosts)}", "give the name by which the other hosts reach it"
 
     def _env_problems(self) -> Iterator[tuple[str, str]]:
         names = [name for name, _ in self.env]

@@ -33,6 +33,9 @@ Verbs
   plan       every strategy, ranked, with the reason for each rejection
   train      plan, launch, watch and report
   bench      what this machine reaches; later plans use it
+  status     how far a run is, here or under SLURM
+  logs       what a run prints
+  cancel     end a run with a checkpoint
 
 Examples
   trainmaster train experiment=demo
@@ -42,6 +45,9 @@ Examples
   trainmaster plan -m model=./my-llama data=rows.jsonl adapter.rank=8,16,64 data.seq_len=2048,8192
   trainmaster train model=org/name data=rows.jsonl engine=zero3 run_dir=runs/first
   trainmaster train resume=runs/first
+  trainmaster train ... launch.hosts=[a,b] devices=4
+  trainmaster train ... launch=slurm launch.partition=gpu launch.time=4:00:00 launch.submit=true
+  trainmaster status runs/first
   trainmaster bench save=calibration.json
   trainmaster train -m experiment=demo optimizer.lr=1e-3,4e-3
 
@@ -127,6 +133,9 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
         "plan": _plan,
         "train": _train,
         "bench": _bench,
+        "status": _status,
+        "logs": _logs,
+        "cancel": _cancel,
     }
     if verb not in verbs:
         raise UserError(Problem(where=verb, found="no such verb", remedy=nearest(verb, verbs)))
@@ -137,7 +146,8 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
             raise UserError(*problems)
     from orchestrator.compose import compose, run_hydra
 
-    needs_job = verb not in {"probe", "route", "doctor", "bench"}
+    of_a_run = verb in {"status", "logs", "cancel"}
+    needs_job = not of_a_run and verb not in {"probe", "route", "doctor", "bench"}
     if verb == "bench" and {"-h", "--help"}.intersection(arguments):
         from orchestrator.measure.bench import HELP
 
@@ -147,8 +157,8 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
     from orchestrator.inputs import located
     from orchestrator.resume import with_saved_config
 
-    config, _ = compose(with_saved_config(arguments), needs_job=needs_job)
-    if not needs_job and config.run_dir:
+    config, _ = compose(arguments if of_a_run else with_saved_config(arguments), needs_job=needs_job)
+    if not needs_job and not of_a_run and config.run_dir:
         remedy = f"Write topology={config.run_dir}." if verb == "probe" else "Take it away."
         raise UserError(Problem(where=config.run_dir, found=f"{verb} has no run directory", remedy=remedy))
     check_can_save(config)
@@ -211,6 +221,7 @@ def _made_plan(
     config: RunConfig, *, download: bool = False, by_name: bool = False, run_id: str = ""
 ) -> tuple[Any, Any]:
     from orchestrator.calibration_store import choose_calibration
+    from orchestrator.engines.gather_route import with_gather_route
     from orchestrator.engines.gradient_route import with_gradient_route
     from orchestrator.inputs import gather
     from orchestrator.measure.use import measured_software
@@ -221,6 +232,7 @@ def _made_plan(
     name = run_id or f"plan-{time.strftime('%Y%m%d-%H%M%S')}"
     plan = make_plan(config, inputs.topology, inputs.model, inputs.data, name, calibration)
     plan = with_gradient_route(plan, inputs.topology, calibration.calibration, measured_software)
+    plan = with_gather_route(plan, inputs.topology, calibration.calibration, measured_software)
     for note in inputs.notes:
         print(f"note: {note}", file=sys.stderr)
     return plan, inputs
@@ -309,8 +321,45 @@ def _run_and_report(config: RunConfig, plan: Any, attempt: Any, run: Any) -> int
         print(line, file=stream, flush=True)
 
     say(f"{plan.machine}\n{plan.workload.text}\nchosen: {plan.chosen.strategy.label}\nrun directory: {run.path}")
-    body = supervise.run_attempt(attempt, run, say)
+    if config.launch.backend.value == "slurm":
+        from orchestrator.slurm_follow import run_as_job
+
+        body = run_as_job(attempt.launch, run, say, submits=config.launch.submit, follows=config.launch.follow)
+        if body["status"] != "done":
+            _emit(config, body, "")
+            return 0
+    else:
+        body = supervise.run_attempt(attempt, run, say)
     _emit(config, body, "\n" + summary_text(plan, body, run.path))
+    return 0
+
+
+def _status(config: RunConfig) -> int:
+    from orchestrator import runs
+
+    state = runs.state_of_run(runs.run_folder(config.run_dir, "status"))
+    _emit(config, runs.to_json(state), runs.to_text(state))
+    return 0
+
+
+def _logs(config: RunConfig) -> int:
+    from orchestrator import runs
+
+    parts = runs.log_text(runs.run_folder(config.run_dir, "logs"))
+    if _is_json(config):
+        _emit(config, {"schema": 1, "text": "".join(parts)}, "")
+        return 0
+    for part in parts:
+        print(part, end="")
+    return 0
+
+
+def _cancel(config: RunConfig) -> int:
+    from orchestrator import runs
+
+    path = runs.run_folder(config.run_dir, "cancel")
+    done = runs.cancel(path)
+    _emit(config, {"schema": 1, "run_dir": str(path), "done": done}, f"{done}\n")
     return 0
 
 

@@ -51,6 +51,7 @@ class Engine(Enum):
 
     auto = "auto"
     ddp = "ddp"
+    streamed = "streamed"
     zero3 = "zero3"
 
 
@@ -114,6 +115,14 @@ class Backend(Enum):
     torchrun = "torchrun"
     deepspeed = "deepspeed"
     local = "local"
+    slurm = "slurm"
+
+
+class Container(Enum):
+    """What runs the ranks of a batch job in a container."""
+
+    pyxis = "pyxis"
+    apptainer = "apptainer"
 
 
 class Shape(Enum):
@@ -217,10 +226,11 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseConfig:
-    """Quantisation of the frozen base."""
+    """Quantisation of the frozen base. `cache` keeps its packed layers on disk for the next start (streamed)."""
 
     quant: Quant = Quant.nf4
     double_quant: bool = True
+    cache: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,9 +275,22 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Engine and the ZeRO-3 knobs. Units of the knobs are elements of the stored dtype, not bytes.
+    """Engine and its knobs; None, or an empty list, lets the planner derive one from the model and the topology.
 
-    None lets the planner derive a knob from the model and the topology. `gradient_route` is for ddp.
+    `gradient_route` is for ddp and streamed. ZeRO-3's buckets and windows count elements of the stored dtype, not
+    bytes. Of streamed:
+
+    Attributes:
+        window: decoder layers whole on a device at once, the one at work included.
+        shards: of each rank, relative weights of its part of the layers.
+        budgets_gib: of each rank, the device memory that a plan may fill, whatever the engine. On CPU ranks it counts
+            tensors, without what Python and its libraries take.
+        speeds: of each rank, how fast it computes by what the machine's description says: below 1 for a throttled card
+            or a CPU quota. For all engines.
+        host_share: part of the layers that waits in pinned host memory, from 0 to 1.
+        island: ranks that hold one copy of the layers between them.
+        chunk_mib: MiB of one transfer.
+        gather_route: who brings the shards of a layer together.
     """
 
     name: Engine = Engine.auto
@@ -280,14 +303,60 @@ class EngineConfig:
     max_live_parameters: int | None = None
     max_reuse_distance: int | None = None
     reduce_bucket_size: int | None = None
+    window: int | None = None
+    shards: tuple[float, ...] = ()
+    budgets_gib: tuple[float, ...] = ()
+    speeds: tuple[float, ...] = ()
+    host_share: float | None = None
+    island: int | None = None
+    chunk_mib: int = 16
+    gather_route: GradientRoute = GradientRoute.auto
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchConfig:
-    """How the ranks are started. Port 0 means a free one."""
+    """How the ranks are started. Port 0 means a free one.
+
+    torchrun, deepspeed: on the hosts of `hosts` or `hostfile`, each reached through `ssh`. slurm: the rest; `nodes` 0
+    takes those of the plan, texts that are empty leave the cluster's default.
+    """
 
     backend: Backend = Backend.torchrun
     master_port: int = 0
+    hosts: tuple[str, ...] = ("none",)
+    hostfile: str = ""
+    ssh: str = ""
+    interface: str = "auto"
+    join_seconds: int = 120
+    nodes: int = 0
+    submit: bool = False
+    follow: bool = True
+    template: str = ""
+    max_requeues: int = 20
+    signal_seconds: int = 180
+    job_name: str = ""
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    reservation: str = ""
+    nodelist: str = ""
+    exclude: str = ""
+    gres: str = ""
+    cpus: int = 0
+    memory: str = ""
+    time: str = ""
+    exclusive: bool = False
+    array: str = ""
+    mail: str = ""
+    mail_on: str = "END,FAIL,REQUEUE"
+    extra: tuple[str, ...] = ("none",)
+    modules: tuple[str, ...] = ("none",)
+    conda: str = ""
+    venv: str = ""
+    container: str = ""
+    container_runtime: Container = Container.pyxis
+    mounts: tuple[str, ...] = ("none",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,15 +380,16 @@ class CompressConfig:
     """Gradient compression under ddp.
 
     `density` is the part of each chunk's elements that travels. The first `warmup_fraction` of the steps, at most
-    `max_warmup_steps`, stay dense.
+    `max_warmup_steps`, stay dense. Each time the run has grown by `refresh`, all elements travel (0: never).
     """
 
-    name: Compress = Compress.none
+    name: Compress = Compress.auto
     density: float = 0.01
     values: CompressValues = CompressValues.int8
     exchange: CompressExchange = CompressExchange.auto
     warmup_fraction: float = 0.1
     max_warmup_steps: int = 100
+    refresh: float = 0.125
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

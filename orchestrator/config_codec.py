@@ -102,7 +102,8 @@ def _parse_value(hint: Any, value: object, path: str, problems: list[Problem]) -
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _parse_enum(hint, value, path, problems)
     if typing.get_origin(hint) is tuple:
-        return _parse_names(value, path, problems)
+        parse = _parse_numbers if typing.get_args(hint)[0] is float else _parse_names
+        return parse(value, path, problems)
     return _parse_scalar(hint, value, path, problems)
 
 
@@ -129,6 +130,28 @@ def _parse_names(value: object, path: str, problems: list[Problem]) -> tuple[str
             return names
     problems.append(Problem(where=path, found=f"found {value!r}", remedy="Give names separated by commas."))
     return ()
+
+
+def _parse_numbers(value: object, path: str, problems: list[Problem]) -> tuple[float, ...]:
+    """Read a list of numbers; nothing in it where the planner is to choose."""
+    if value in _AUTO:
+        return ()
+    items = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+    found = [_as_number(item) for item in items]
+    if None in found:
+        remedy = "Give a list of numbers, such as [70,30], or auto."
+        problems.append(Problem(where=path, found=f"found {value!r}", remedy=remedy))
+    return tuple(number for number in found if number is not None)
+
+
+def _as_number(item: object) -> float | None:
+    if isinstance(item, str):
+        try:
+            item = float(item)
+        except ValueError:
+            return None
+    number = _as_scalar(float, item)
+    return number if isinstance(number, float) else None
 
 
 def _parse_scalar(hint: type, value: object, path: str, problems: list[Problem], also: str = "") -> object:

@@ -11,6 +11,9 @@ from orchestrator.config import (
     Compress,
     CompressExchange,
     Engine,
+    EngineConfig,
+    NetworkConfig,
+    NetworkKind,
     Offload,
     Optimizer,
     Padding,
@@ -68,6 +71,7 @@ def _check_ranges(config: RunConfig) -> Iterator[Problem]:
         "adapter.dropout": config.adapter.dropout,
         "optimizer.warmup_fraction": config.optimizer.warmup_fraction,
         "compress.warmup_fraction": config.compress.warmup_fraction,
+        "compress.refresh": config.compress.refresh,
         "optimizer.beta1": config.optimizer.beta1,
         "optimizer.beta2": config.optimizer.beta2,
     }
@@ -83,8 +87,9 @@ def _check_ranges(config: RunConfig) -> Iterator[Problem]:
     for where, value in fractions.items():
         if not 0 <= value < 1:
             yield _out_of_range(where, value, "Give a number from 0 up to, not including, 1.")
-    if not 0 < config.compress.density <= 1:
-        yield _out_of_range("compress.density", config.compress.density, "Give a number above 0 and at most 1.")
+    if not 2 / 4096 <= config.compress.density <= 1:
+        remedy = "Give a number from 2/4096 (0.00049), two elements of each chunk of 4,096, to 1."
+        yield _out_of_range("compress.density", config.compress.density, remedy)
 
 
 def _out_of_range(where: str, value: float, remedy: str) -> Problem:
@@ -122,6 +127,18 @@ def _check_limits(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _check_network(config: RunConfig) -> Iterator[Problem]:
+    network, default = config.network, NetworkConfig()
+    names = ("port_gbit", "hosts_per_leaf", "oversubscription", "rails")
+    told = [f"network.{name}" for name in names if getattr(network, name) != getattr(default, name)]
+    if network.kind is NetworkKind.auto and told:
+        yield Problem(
+            where=", ".join(told),
+            found="network=auto takes the network as the topology describes it, so this has no effect",
+            remedy="Say how hosts are joined as well: network=flat, rail or leaf_spine.",
+        )
+
+
 def _check_combinations(config: RunConfig) -> Iterator[Problem]:
     if config.batch.micro is not None and config.batch.micro > config.batch.global_:
         yield Problem(
@@ -135,6 +152,7 @@ def _check_combinations(config: RunConfig) -> Iterator[Problem]:
             found=f"launch=local starts one rank, devices={config.devices} asks for more",
             remedy="Use launch=torchrun or devices=1.",
         )
+    yield from _check_network(config)
     if config.data.packing and config.data.group_by_length:
         yield Problem(
             where="data.group_by_length",
@@ -155,6 +173,7 @@ def _check_combinations(config: RunConfig) -> Iterator[Problem]:
         )
     yield from _check_compress(config)
     yield from _check_zero3(config)
+    yield from _check_streamed(config)
 
 
 def _check_compress(config: RunConfig) -> Iterator[Problem]:
@@ -203,3 +222,56 @@ def _check_zero3(config: RunConfig) -> Iterator[Problem]:
             found="fp16 with an optimizer on NVMe",
             remedy="Use engine.offload_optimizer=cpu.",
         )
+
+
+def _check_streamed(config: RunConfig) -> Iterator[Problem]:
+    engine, ranks = config.engine, config.devices
+    for where, count in (("window", engine.window), ("island", engine.island), ("chunk_mib", engine.chunk_mib)):
+        if count is not None and count < 1:
+            yield _out_of_range(f"engine.{where}", count, "Give a whole number of at least 1.")
+    if engine.host_share is not None and not 0 <= engine.host_share <= 1:
+        yield _out_of_range("engine.host_share", engine.host_share, "Give a number from 0 to 1.")
+    if any(share < 0 for share in engine.shards) or (engine.shards and not any(engine.shards)):
+        found = f"found {list(engine.shards)}"
+        yield Problem(where="engine.shards", found=found, remedy="Give weights of 0 or more, not all of them 0.")
+    for key, numbers in (("budgets_gib", engine.budgets_gib), ("speeds", engine.speeds)):
+        if any(number <= 0 for number in numbers):
+            found, remedy = f"found {list(numbers)}", "Give a number above 0 for each rank."
+            yield Problem(where=f"engine.{key}", found=found, remedy=remedy)
+    if engine.shards and engine.name in {Engine.ddp, Engine.zero3}:
+        found = f"engine={engine.name.value} gives all ranks the same part"
+        yield Problem(where="engine.shards", found=found, remedy="Use engine=streamed, or engine.shards=auto.")
+    yield from _check_lists(engine, ranks)
+
+
+def _check_lists(engine: EngineConfig, ranks: int) -> Iterator[Problem]:
+    """Numbers for each rank must be as many as there are ranks, where their number is told."""
+    lists = {"shards": engine.shards, "budgets_gib": engine.budgets_gib, "speeds": engine.speeds}
+    for key, given in lists.items():
+        if given and ranks and len(given) != ranks:
+            found = f"{len(given)} numbers for devices={ranks}"
+            yield Problem(where=f"engine.{key}", found=found, remedy="Give one for each rank.")
+    sizes = {key: len(given) for key, given in lists.items() if given}
+    if len(set(sizes.values())) > 1:
+        where = ", ".join(f"engine.{key}" for key in sizes)
+        found = " and ".join(f"{count} numbers in {key}" for key, count in sizes.items())
+        yield Problem(where=where, found=found, remedy="Give one for each rank in all of them.")
+    yield from _check_island(engine, ranks or max(map(len, lists.values())))
+
+
+def _check_island(engine: EngineConfig, ranks: int) -> Iterator[Problem]:
+    """An island must divide the ranks, where their number is told, and hold something of the layers."""
+    size = engine.island
+    if size is None or size < 1:
+        return
+    if ranks and ranks % size:
+        yield Problem(
+            where="engine.island",
+            found=f"{ranks} ranks cannot be cut into islands of {size}",
+            remedy="Give a divisor of the number of ranks, or auto.",
+        )
+        return
+    parts = [engine.shards[at : at + size] for at in range(0, len(engine.shards), size)]
+    if any(engine.shards) and not all(map(any, parts)):
+        found = f"an island of {size} ranks holds nothing in {list(engine.shards)}"
+        yield Problem(where="engine.shards", found=found, remedy="Give each island a weight above 0.")

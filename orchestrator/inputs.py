@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.calibration_store import AUTO, NONE
-from orchestrator.config import DataConfig, Engine, Offload, RunConfig
+from orchestrator.config import Backend, DataConfig, Engine, Offload, RunConfig
 from orchestrator.config import Shape as ConfigShape
 from orchestrator.dataset.disk import exists, expanded, is_folder, reading
 from orchestrator.dataset.messages import Shape
@@ -57,13 +57,14 @@ def gather(config: RunConfig, *, download: bool = False, by_name: bool = False) 
         UserError: what is wrong with any of them.
     """
     problems: list[Problem] = []
-    if config.nodes > 1 and not by_name:
+    launch = config.launch
+    has_hosts = launch.backend is Backend.slurm or launch.hostfile or launch.hosts != ("none",)
+    if config.nodes > 1 and not by_name and not has_hosts:
         problems.append(
             Problem(
                 where="nodes",
                 found=f"found {config.nodes}",
-                remedy="Launching on several hosts is not there yet: use nodes=1, or start "
-                "`torchrun -m orchestrator.train.worker RUN/plan.json` on each host.",
+                remedy="Name them (launch.hosts=[a,b] or launch.hostfile=FILE), use launch=slurm, or nodes=1.",
             )
         )
     found = _tried(lambda: _model(config, download=download, by_name=by_name), problems)

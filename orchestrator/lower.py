@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-from launch.spec import Backend, DeviceKind, LaunchSpec
+from launch.errors import LaunchError
+from launch.hosts import NamedHost, spread
+from launch.spec import Backend, DeviceKind, HostShare, LaunchSpec
 from orchestrator.config import Offload
 from orchestrator.environment.pulled import Lever, variables
 from orchestrator.errors import Problem, UserError
 from orchestrator.planner.plan import Plan
-from orchestrator.planner.strategy import Zero3Extras, Zero3Knobs
+from orchestrator.planner.strategy import Strategy, Zero3Extras, Zero3Knobs
+from topology.model import Topology
 
 WORKER = "orchestrator.train.worker"
+_UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9/-]+")
 # Power of two at which fp16's loss scale starts: below the default 16, so that few first steps are lost.
 _INITIAL_SCALE_POWER = 12
 
@@ -91,7 +98,16 @@ def _with_extras(zero: dict[str, Any], extras: Zero3Extras) -> dict[str, Any]:
     return zero
 
 
-def launch_spec(plan: Plan, run_dir: str, python: str, *, attempt: int = 1, levers: Sequence[Lever] = ()) -> LaunchSpec:
+def launch_spec(
+    plan: Plan,
+    run_dir: str,
+    python: str,
+    *,
+    attempt: int = 1,
+    levers: Sequence[Lever] = (),
+    topology: Topology | None = None,
+    named: Sequence[NamedHost] = (),
+) -> LaunchSpec:
     """What the launcher starts: the worker module on every rank, with the plan's environment.
 
     The devices and their order are the plan's, for rows belong to ranks; of `levers` the variables are set that the
@@ -103,12 +119,22 @@ def launch_spec(plan: Plan, run_dir: str, python: str, *, attempt: int = 1, leve
         python: interpreter of the ranks.
         attempt: 1 for the first start; each restart is a launch with a name of its own.
         levers: what the machine's topology asks for.
+        topology: the machine that was planned for; without it the devices of several hosts are not known.
+        named: hosts that the user names; none under SLURM, and where all ranks run here.
+
+    Raises:
+        UserError: the hosts named and those planned for do not fit.
+        LaunchError: the ranks cannot be spread over the hosts named.
     """
     strategy, launch = plan.chosen.strategy, plan.run_config.launch
     is_gpu = plan.device_kind == "gpu"
     allocator = (("PYTORCH_ALLOC_CONF", strategy.allocator),) if strategy.allocator else ()
     ids = strategy.device_ids[: strategy.processes_per_node]
-    return LaunchSpec(
+    is_batch = launch.backend.value == Backend.slurm.value
+    hosts = _hosts(plan, topology, named)
+    if is_batch:  # its nodes and their devices are SLURM's to choose
+        hosts = tuple(replace(host, name="", device_ids=()) for host in hosts)
+    spec = LaunchSpec(
         module=WORKER,
         args=(str(PurePath(run_dir) / "plan.json"),),
         run_dir=run_dir,
@@ -120,9 +146,86 @@ def launch_spec(plan: Plan, run_dir: str, python: str, *, attempt: int = 1, leve
         name=f"{plan.run_id}-{attempt}",
         device_kind=DeviceKind.gpu if is_gpu else DeviceKind.cpu,
         # On several hosts each has other UUIDs: the first devices of each are taken there.
-        device_ids=ids if is_gpu and strategy.num_nodes == 1 else (),
+        device_ids=ids if is_gpu and strategy.num_nodes == 1 and not is_batch else (),
         threads_per_process=strategy.threads_per_process,
+        packages=("topology",),
+        interfaces=_interfaces(launch.interface, topology, [host.name for host in hosts]),
+        join_seconds=launch.join_seconds,
     )
+    if launch.ssh:
+        spec = replace(spec, ssh=_words(launch.ssh))
+    most = max((host.processes for host in hosts), default=0)
+    return replace(spec, hosts=hosts, num_nodes=len(hosts), processes_per_node=most) if hosts else spec
+
+
+def _hosts(plan: Plan, topology: Topology | None, named: Sequence[NamedHost]) -> tuple[HostShare, ...]:
+    """The hosts in rank order; none where one unnamed host takes all ranks."""
+    strategy, nodes = plan.chosen.strategy, plan.run_config.launch.nodes
+    if strategy.num_nodes > 1:
+        if nodes not in {0, strategy.num_nodes}:
+            found = f"found {nodes}, the plan is for {strategy.num_nodes}"
+            raise UserError(Problem(where="launch.nodes", found=found, remedy="Leave it out, or plan with nodes=N."))
+        return _planned_hosts(strategy, topology, named)
+    if nodes > 1:
+        named = [NamedHost(name="")] * nodes
+    if not named:
+        return ()
+    if len(named) > 1 and plan.device_kind == "gpu":
+        found = f"{len(named)} hosts to start on, but the plan is for the GPUs of one"
+        remedy = f"Describe the hosts and plan for them: topology=FOLDER nodes={len(named)}."
+        raise UserError(Problem(where="launch", found=found, remedy=remedy))
+    shares = spread(strategy.world_size, named)
+    if plan.device_kind == "gpu":
+        return (replace(shares[0], device_ids=_uuids(strategy.device_ids, topology)),)
+    return shares
+
+
+def _planned_hosts(strategy: Strategy, topology: Topology | None, named: Sequence[NamedHost]) -> tuple[HostShare, ...]:
+    host_of = {} if topology is None else {device.id: device.host for device in topology.devices}
+    per_node = strategy.processes_per_node
+    groups: dict[str, list[str]] = {}
+    for rank, device in enumerate(strategy.device_ids):
+        groups.setdefault(host_of.get(device, str(rank // per_node)), []).append(device)
+    if named and len(named) != len(groups):
+        found = f"{len(named)} named, the plan is for {len(groups)}: {', '.join(groups)}"
+        remedy = "Name as many hosts as were planned for, in that order."
+        raise UserError(Problem(where="launch.hosts", found=found, remedy=remedy))
+    names: Sequence[NamedHost] = named or [NamedHost(name="")] * len(groups)
+    pairs = list(zip(names, groups.values(), strict=True))
+    full = [
+        f"{host.name} (slots={host.slots}, {len(ids)} ranks)"
+        for host, ids in pairs
+        if (host.slots or len(ids)) < len(ids)
+    ]
+    if full:
+        remedy = "Raise the slots, or plan for fewer devices (devices=N)."
+        raise UserError(Problem(where="launch.hostfile", found=f"too few slots: {', '.join(full)}", remedy=remedy))
+    return tuple(HostShare(name=host.name, processes=len(ids), device_ids=_uuids(ids, topology)) for host, ids in pairs)
+
+
+def _uuids(ids: Sequence[str], topology: Topology | None) -> tuple[str, ...]:
+    """As CUDA takes them; none where one is not known (a drawn machine): then the first devices are taken there."""
+    known = {} if topology is None else {device.id: device.uuid for device in topology.devices}
+    found = tuple(known.get(each) or each for each in ids)
+    return found if all(_UUID.fullmatch(each) for each in found) else ()
+
+
+def _interfaces(asked: str, topology: Topology | None, names: Sequence[str]) -> tuple[str, ...]:
+    """Names of network interfaces, the fastest first. Ports of RDMA are no interfaces; NCCL finds those by itself."""
+    if asked != "auto":
+        return (asked,)
+    if topology is None or len(names) < 2:  # noqa: PLR2004 - one host needs none
+        return ()
+    nics = [nic for nic in topology.nics if nic.kind == "ethernet" and nic.bytes_per_second]
+    by_rate = sorted(nics, key=lambda nic: -(nic.bytes_per_second or 0.0))
+    return tuple(dict.fromkeys(nic.name for nic in by_rate))
+
+
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise LaunchError(asked=f"launch.ssh={command}", found=str(error), remedy="close the quotes") from error
 
 
 def launch_backend(plan: Plan) -> Backend:

@@ -12,7 +12,9 @@ from orchestrator.config_codec import nearest
 from orchestrator.errors import Problem, UserError
 
 # Groups where a value that is no option is a path or a hub id: group -> option that takes it.
-_NAME_LISTS = frozenset({"adapter.targets", "bench.only"})
+_NAME_LISTS = frozenset(
+    {"adapter.targets", "bench.only", "launch.extra", "launch.hosts", "launch.modules", "launch.mounts"}
+)
 _PATH_GROUPS = {"model": "local", "data": "file", "topology": "file"}
 # Groups whose options are names of machines, which people spell in many ways.
 _SPELLED_GROUPS = frozenset({"topology"})

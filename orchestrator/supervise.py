@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 from collections import deque
@@ -14,17 +13,27 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launch.backends import build
+from launch.backends import build, slurm
 from launch.errors import LaunchError
 from launch.execute import Outcome, execute, free_port
 from launch.lock import run_lock
 from launch.request import FileToWrite, Request, render
 from launch.spec import Backend, LaunchSpec
+from orchestrator.blame import failed
 from orchestrator.environment.harm import Harm, harms
 from orchestrator.environment.lever import Lever, levers
 from orchestrator.environment.present import levers_json, levers_text
 from orchestrator.environment.read import read_user_environment
 from orchestrator.errors import ExitCode, Problem, RunFailed, RunStopped, UserError
+from orchestrator.launch_inputs import (
+    as_user_error,
+    check_keys,
+    joined_errors,
+    named_hosts,
+    slurm_options,
+    template_text,
+    told_error,
+)
 from orchestrator.lower import deepspeed_json, launch_backend, launch_spec
 from orchestrator.planner.plan import Plan, dumps
 from orchestrator.run_dir import RunDir, read_json
@@ -33,8 +42,6 @@ from topology.model import Topology
 
 PREPARE = "orchestrator.train.prepare"
 STOP_FILE = "stop"
-_ERROR_PREFIX = "trainmaster-error: "
-_TAIL_LINES = 15
 _KEPT_LINES = 60  # torchrun's own report of the failure comes after the ranks' words
 _STOP_GRACE_SECONDS = 120.0  # a step and a checkpoint must fit in
 # torch kills ranks this long after SIGTERM by default; a checkpoint may take more than its 30 s.
@@ -43,10 +50,14 @@ _TORCHRUN_GRACE = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """The two commands of an attempt, exactly as they are run: first `prepare`, then `launch`."""
+    """The two commands of an attempt, exactly as they are run: first `prepare`, then `launch`.
 
-    prepare: Request
+    A batch job prepares by itself. `processes` are the ranks of each host.
+    """
+
+    prepare: Request | None
     launch: Request
+    processes: tuple[int, ...] = (1,)
     levers: tuple[Lever, ...] = ()
     harms: tuple[Harm, ...] = ()
 
@@ -59,23 +70,48 @@ def make_attempt(
     python: str = sys.executable,
     environ: Mapping[str, str] = os.environ,
 ) -> Attempt:
-    """Build the requests of an attempt; nothing is written or started, but NCCL's own files of settings are read."""
-    backend = launch_backend(plan)
-    users = read_user_environment(environ)
+    """Build the requests of an attempt; nothing is written or started.
+
+    NCCL's own files of settings are read, and the hostfile or template that the user names.
+    """
+    backend, launch = launch_backend(plan), plan.run_config.launch
+    check_keys(launch)
+    users = read_user_environment(environ, network=plan.chosen.strategy.num_nodes > 1)
     found = levers(topology, plan.chosen.strategy.device_ids, users)
+    files = _files(plan, topology, run, numbered=backend is not Backend.slurm)
     try:
-        spec = launch_spec(plan, str(run.path), python, attempt=run.attempt, levers=found)
-        if backend is Backend.deepspeed and spec.master_port is None:
+        spec = launch_spec(
+            plan,
+            str(run.path),
+            python,
+            attempt=run.attempt,
+            levers=found,
+            topology=topology,
+            named=named_hosts(launch),
+        )
+        if backend is Backend.deepspeed and spec.is_here and spec.master_port is None:
             spec = replace(spec, master_port=free_port())
-        if backend is Backend.torchrun:
+        if backend in {Backend.torchrun, Backend.slurm}:
             spec = replace(spec, env=(*spec.env, _TORCHRUN_GRACE))
-        launched = build(backend, spec)
-        prepare = build(Backend.local, _prepare_spec(spec))
+        if backend is Backend.slurm:
+            prepare = None
+            launched = slurm.build(
+                spec,
+                slurm_options(launch),
+                prepare=PREPARE,
+                first_attempt=run.attempt,
+                template=template_text(launch),
+            )
+            launched = replace(launched, files=(*files, *launched.files))
+        else:
+            launched = build(backend, spec)
+            prepare = replace(build(Backend.local, _prepare_spec(spec)), files=files)
     except LaunchError as error:
-        raise UserError(Problem(where=error.asked, found=error.found, remedy=error.remedy)) from error
+        raise as_user_error(error) from error
     return Attempt(
-        prepare=replace(prepare, files=_files(plan, topology, run)),
+        prepare=prepare,
         launch=launched,
+        processes=tuple(share.processes for share in spec.shares),
         levers=found,
         harms=harms(users, ports=[nic.name for nic in topology.nics]),
     )
@@ -87,18 +123,20 @@ def _prepare_spec(spec: LaunchSpec) -> LaunchSpec:
         module=PREPARE,
         processes_per_node=1,
         num_nodes=1,
+        hosts=(),
         device_ids=spec.device_ids[:1],
         name=f"{spec.name}-prepare",
     )
 
 
-def _files(plan: Plan, topology: Topology, run: RunDir) -> tuple[FileToWrite, ...]:
+def _files(plan: Plan, topology: Topology, run: RunDir, *, numbered: bool) -> tuple[FileToWrite, ...]:
     texts = {
         "plan.json": dumps(plan),
-        f"plan.{run.attempt}.json": dumps(plan),
         "topology.json": json.dumps(to_json(topology), indent=2) + "\n",
         "config.yaml": _yaml(plan.config),
     }
+    if numbered:  # a batch job numbers its attempts when they start
+        texts[f"plan.{run.attempt}.json"] = dumps(plan)
     if plan.chosen.strategy.zero3 is not None:
         texts["deepspeed.json"] = json.dumps(deepspeed_json(plan), indent=2) + "\n"
     return tuple(FileToWrite(path=str(run.path / name), text=text) for name, text in texts.items())
@@ -125,12 +163,13 @@ def run_attempt(attempt: Attempt, run: RunDir, say: Callable[[str], None]) -> di
                 (run.path / name).unlink(missing_ok=True)
             _tell(attempt, say)
             say("preparing the rows (loading the tokenizer's libraries takes some seconds)")
-            _run(attempt.prepare, run, say, what="preparing the rows")
+            if attempt.prepare is not None:
+                _run(attempt.prepare, run, say, what="preparing the rows")
             say(f"starting the ranks ({attempt.launch.backend.value})")
-            outcome = _run(attempt.launch, run, say, what="the run")
+            outcome = _run(attempt.launch, run, say, what="the run", processes=attempt.processes)
             return _result(outcome, run)
     except LaunchError as error:
-        raise UserError(Problem(where=error.asked, found=error.found, remedy=error.remedy)) from error
+        raise as_user_error(error) from error
     except RunFailed as error:
         _write_failure(run, error)
         raise
@@ -180,13 +219,16 @@ def _make_folder(path: Path) -> None:
         ) from error
 
 
-def _run(request: Request, run: RunDir, say: Callable[[str], None], *, what: str) -> Outcome:
+def _run(
+    request: Request, run: RunDir, say: Callable[[str], None], *, what: str, processes: tuple[int, ...] = (1,)
+) -> Outcome:
     tail: deque[str] = deque(maxlen=_KEPT_LINES)
     errors: list[UserError] = []
 
     def on_line(line: str) -> None:
-        if line.startswith(_ERROR_PREFIX):
-            errors.append(_user_error(line.removeprefix(_ERROR_PREFIX)))
+        error = told_error(line)
+        if error is not None:
+            errors.append(error)
             return
         tail.append(line)
         # After a user's error the launcher only reports that a rank has ended.
@@ -201,9 +243,9 @@ def _run(request: Request, run: RunDir, say: Callable[[str], None], *, what: str
         on_stop=lambda: _ask_to_stop(run, say),
     )
     if errors:
-        raise errors[0]
+        raise joined_errors(errors)
     if outcome.stopped_by_signal is None and outcome.returncode != 0:
-        raise _failed(what, outcome, tail)
+        raise failed(what, outcome, tail, processes)
     if outcome.stopped_by_signal is not None and what != "the run":
         raise RunStopped(_stopped(run, "before the first step"))
     return outcome
@@ -219,67 +261,6 @@ def _write_failure(run: RunDir, error: RunFailed) -> None:
     reason = "; ".join(problem.found.split(". Last lines", maxsplit=1)[0] for problem in error.problems)
     body = {"schema": 1, "status": "failed", "reason": reason}
     (run.path / "summary.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-
-
-def _user_error(text: str) -> UserError:
-    body = json.loads(text)
-    error = UserError(*(Problem(**problem) for problem in body["problems"]))
-    error.exit_code = ExitCode(body["exit_code"])
-    return error
-
-
-def _culprit(tail: deque[str]) -> tuple[str, str, int] | None:
-    """Return rank, local rank and exit code of the rank that failed first, from torchrun's report.
-
-    When several end within its polling interval, the report may name one that only lost its peer:
-    one that was killed comes first (torchrun itself ends the others with SIGTERM).
-    """
-    pattern = r"rank *: (\d+) \(local_rank: (\d+)\)\s+exitcode *: (-?\d+)"
-    entries = [(rank, local, int(code)) for rank, local, code in re.findall(pattern, "\n".join(tail))]
-    killed = [entry for entry in entries if entry[2] < 0 and -entry[2] != signal.SIGTERM]
-    # The root cause is the last entry of the report.
-    return killed[0] if killed else entries[-1] if entries else None
-
-
-def _cause(outcome: Outcome, tail: deque[str]) -> str:
-    """Say in a few words what ended the command, where a signal did."""
-    culprit = _culprit(tail)
-    if culprit is not None and culprit[2] < 0:
-        return f"rank {culprit[0]} was ended by {_signal_name(-culprit[2])}"
-    if outcome.returncode < 0:
-        return f"the launcher was ended by {_signal_name(-outcome.returncode)}"
-    return f"it ended with code {outcome.returncode}"
-
-
-def _signal_name(number: int) -> str:
-    name = signal.Signals(number).name if number in {item.value for item in signal.Signals} else f"signal {number}"
-    return f"{name} (by somebody, or by the kernel for want of memory: see dmesg)" if number == signal.SIGKILL else name
-
-
-def _failed(what: str, outcome: Outcome, tail: deque[str]) -> RunFailed:
-    lines = _failed_rank_lines(outcome, tail) or [line for line in tail if line.strip()][-_TAIL_LINES:]
-    return RunFailed(
-        Problem(
-            where=what,
-            found=f"{_cause(outcome, tail)}. Last lines:\n  " + "\n  ".join(lines),
-            remedy=f"The whole log is {outcome.log_path}, each rank's own is beside it. "
-            "After mending the cause, the same command with resume=true continues from the last checkpoint.",
-        )
-    )
-
-
-def _failed_rank_lines(outcome: Outcome, tail: deque[str]) -> list[str]:
-    """Return the last lines of the rank that failed first: the others only say that it is gone."""
-    culprit = _culprit(tail)
-    if culprit is None:
-        return []
-    rank, local_rank, _ = culprit
-    attempt = Path(outcome.log_path).with_suffix("")
-    logs = sorted(attempt.parent.glob(f"{attempt.name}_*/attempt_0/{local_rank}/stderr.log"))
-    if not logs:
-        return []
-    lines = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines()
-    return [f"rank {rank}: {line}" for line in lines if line.strip()][-_TAIL_LINES:]
 
 
 def _stopped(run: RunDir, when: str) -> Problem:
@@ -311,10 +292,9 @@ def _result(outcome: Outcome, run: RunDir) -> dict[str, Any]:
 
 def dry_run_text(attempt: Attempt) -> str:
     """Return both requests as a shell script: files, environment and argv as they would be used."""
+    first = "" if attempt.prepare is None else render(attempt.prepare)
     return (
-        "# 1. rows are tokenised once, before any rank starts\n"
-        + render(attempt.prepare)
-        + "\n# 2. the ranks\n"
+        ("# 1. rows are tokenised once, before any rank starts\n" + first + "\n# 2. the ranks\n" if first else "")
         + render(attempt.launch)
         + "".join(f"# {line}\n" for line in levers_text(attempt.levers, attempt.harms).splitlines())
     )
@@ -325,4 +305,5 @@ def dry_run_json(attempt: Attempt) -> dict[str, Any]:
     return {
         name: asdict(request) | {"backend": request.backend.value}
         for name, request in (("prepare", attempt.prepare), ("launch", attempt.launch))
+        if request is not None
     } | levers_json(attempt.levers, attempt.harms)

@@ -1,4 +1,4 @@
-"""Launchers, each a pure function from a LaunchSpec to a Request."""
+"""Launchers, each a pure function from a LaunchSpec to a Request. `slurm` takes more than a spec: see there."""
 
 from launch.backends import deepspeed, local, torchrun
 from launch.request import Request

@@ -9,14 +9,15 @@ from typing import Final
 
 import torch
 
-PHASES: Final = ("dense", "encode", "wire", "decode")
+PHASES: Final = ("dense", "select", "encode", "wire", "decode")
 
 
 class Clock:
     """Seconds of each phase; on CUDA of the stream, read when asked.
 
-    dense: gradients summed inside the island. encode: added to the residual, selected and packed. wire: packets on
-    their way, waiting for slower ranks among it. decode: unpacked, summed, and selected anew by their owner.
+    dense: gradients summed inside the island. select: the largest found, those of sums by their owner among it. encode:
+    gradients added to the residual; what was selected packed and taken out. wire: packets on their way, waiting for
+    slower ranks among it. decode: unpacked and summed.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -55,6 +55,27 @@ class Layout:
         return made
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one exchange reads and writes.
+
+    Attributes:
+        layout: whose rows they are.
+        gradients: [num_chunks, CHUNK] fp32, bf16 or fp16; may be `out`.
+        base: the residual of the own rows, fp32 [own rows, CHUNK].
+        candidate: memory like it, for the next one.
+        out: memory like `gradients`, for their mean.
+        scale: of the loss.
+    """
+
+    layout: Layout
+    gradients: torch.Tensor
+    base: torch.Tensor
+    candidate: torch.Tensor
+    out: torch.Tensor
+    scale: float
+
+
 class Reducer(Protocol):
     """Sums gradients over the ranks, and keeps what it did not say; see `exchange`."""
 
@@ -66,17 +87,26 @@ class Reducer(Protocol):
         """Own rows of a residual, from what each rank has of all rows [num_chunks, CHUNK]; all ranks call this."""
         ...
 
-    def reduce(
-        self,
-        layout: Layout,
-        gradients: torch.Tensor,
-        base: torch.Tensor,
-        candidate: torch.Tensor,
-        out: torch.Tensor,
-        scale: float,
-    ) -> torch.Tensor:
-        """Write the mean over the ranks to `out`, and the new residual of the own rows to `candidate`."""
+    def reduce(self, step: Step) -> torch.Tensor:
+        """Write the mean over the ranks to `out`, and the new residual of the own rows to `candidate`.
+
+        Returns:
+            Whether a gradient of any rank was not finite, or the mean is too large for its type: then `out` and
+            `candidate` mean nothing. The same on all ranks; on CUDA no host need wait for it.
+        """
         ...
+
+
+class OwnRows:
+    """The part of a `Reducer` where each rank keeps what it did not say itself."""
+
+    def own(self, num_chunks: int) -> slice:
+        """All rows."""
+        return slice(0, num_chunks)
+
+    def adopt(self, whole: torch.Tensor) -> torch.Tensor:
+        """All rows."""
+        return whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +168,8 @@ def update(
     if not tensors:
         return {}, state
     rows = layout.rows(tensors, tensors[0].dtype, state.base.device)
-    bad = reducer.reduce(layout, rows, state.base, state.candidate, rows, scale)
+    step = Step(layout=layout, gradients=rows, base=state.base, candidate=state.candidate, out=rows, scale=scale)
+    bad = reducer.reduce(step)
     if bool(bad):
         rows.fill_(float("nan"))
     shaped = [view.view(like.shape) for view, like in zip(layout.views(rows), tensors, strict=True)]

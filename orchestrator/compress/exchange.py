@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from orchestrator.compress.clock import Clock
-from orchestrator.compress.error_feedback import Layout
+from orchestrator.compress.error_feedback import OwnRows, Step
 from orchestrator.compress.packets import mean_into, seal, slices, sum_into, take_out, tiles, unseal
 from orchestrator.compress.transport import Library, Transport
 from orchestrator.planner.compression import Codec, parts_of
@@ -73,9 +73,8 @@ class Split:
         counts = [codec.message_bytes(part) for part in parts]
         with self._clock.phase("wire"):
             came = self.transport.all_to_all(seal(packets, parts, bad, codec), counts)
-        with self._clock.phase("decode"):
-            sets, bad = unseal(came.view(-1), [parts[rank]] * size, codec)
-            own = self._select_anew(sets, residual[slices(parts)[rank]])
+        sets, bad = unseal(came.view(-1), [parts[rank]] * size, codec)
+        own = self._select_anew(sets, residual[slices(parts)[rank]])
         with self._clock.phase("wire"):
             whole = self.transport.all_gather(seal(own, parts[rank : rank + 1], bad, codec), counts)
         selected, bad = unseal(whole, parts, codec)
@@ -84,57 +83,29 @@ class Split:
     def _select_anew(self, sets: Sequence[torch.Tensor], residual: torch.Tensor) -> torch.Tensor:
         """Packets of the sum; what they do not say of it is added to the owner's residual."""
         selected = torch.empty_like(sets[0])
-        for rows in tiles(len(residual), residual.device):
-            total = torch.empty_like(residual[rows])
-            sum_into([packets[rows] for packets in sets], self._codec, total)
-            take_out(total, self._codec, selected[rows])
-            residual[rows].add_(total)
+        for rows in tiles(len(residual), residual.device, self._codec):
+            with self._clock.phase("decode"):
+                total = torch.empty_like(residual[rows])
+                sum_into([packets[rows] for packets in sets], self._codec, total)
+            take_out(total, self._codec, selected[rows], self._clock)
+            with self._clock.phase("encode"):
+                residual[rows].add_(total)
         return selected
 
 
-class Flat:
+class Flat(OwnRows):
     """One exchange among all ranks."""
 
     def __init__(self, across: Across, codec: Codec, clock: Clock) -> None:
         """Take the exchange."""
         self._across, self._codec, self._clock = across, codec, clock
 
-    def own(self, num_chunks: int) -> slice:
-        """All rows: each rank keeps what it did not say itself."""
-        return slice(0, num_chunks)
-
-    def adopt(self, whole: torch.Tensor) -> torch.Tensor:
-        """All rows."""
-        return whole
-
-    def reduce(
-        self,
-        layout: Layout,
-        gradients: torch.Tensor,
-        base: torch.Tensor,
-        candidate: torch.Tensor,
-        out: torch.Tensor,
-        scale: float,
-    ) -> torch.Tensor:
-        """Write the mean over the ranks to `out`, and the new residual to `candidate`.
-
-        Args:
-            layout: whose rows they are.
-            gradients: [num_chunks, CHUNK] fp32, bf16 or fp16; may be `out`.
-            base: the residual, fp32 [num_chunks, CHUNK].
-            candidate: memory like it.
-            out: memory like `gradients`.
-            scale: of the loss.
-
-        Returns:
-            Whether a gradient of any rank was not finite, or the mean is too large for its type: then `out` and
-            `candidate` mean nothing. The same on all ranks; no host waits for it.
-        """
-        with self._clock.phase("encode"):
-            packets, bad = _encode([gradients], base, candidate, scale, self._codec)
-        sets, bad = self._across.share(packets, candidate, bad)
+    def reduce(self, step: Step) -> torch.Tensor:
+        """Write the mean over the ranks to `out`, and the new residual to `candidate`; see `Reducer`."""
+        packets, bad = _encode([step.gradients], step, self._codec, self._clock)
+        sets, bad = self._across.share(packets, step.candidate, bad)
         with self._clock.phase("decode"):
-            return bad | mean_into(sets, self._codec, out, self._across.transport.size / scale)
+            return bad | mean_into(sets, self._codec, step.out, self._across.transport.size / step.scale)
 
 
 class Hierarchical:
@@ -162,22 +133,13 @@ class Hierarchical:
         pieces = self._collect(whole)
         return torch.stack(pieces).sum(0) if len(pieces) > 1 else pieces[0].clone()
 
-    def reduce(
-        self,
-        layout: Layout,
-        gradients: torch.Tensor,
-        base: torch.Tensor,
-        candidate: torch.Tensor,
-        out: torch.Tensor,
-        scale: float,
-    ) -> torch.Tensor:
+    def reduce(self, step: Step) -> torch.Tensor:
         """Write the mean over the ranks to `out`, and the new residual of the own rows to `candidate`; as `Flat`."""
-        codec, parts = self._codec, parts_of(len(gradients), self._dense.size)
+        codec, parts = self._codec, parts_of(len(step.gradients), self._dense.size)
         with self._clock.phase("dense"):
-            pieces = self._collect(gradients)
-        with self._clock.phase("encode"):
-            packets, bad = _encode(pieces, base, candidate, scale, codec)
-        own, bad = self._across.share(packets, candidate, bad)
+            pieces = self._collect(step.gradients)
+        packets, bad = _encode(pieces, step, codec, self._clock)
+        own, bad = self._across.share(packets, step.candidate, bad)
         with self._clock.phase("wire"):
             message = seal(torch.cat(own), (sum(map(len, own)),), bad, codec)
             held = [part * self._across.num_sets for part in parts]
@@ -186,7 +148,8 @@ class Hierarchical:
             packed, bad = unseal(whole, held, codec)
             ranks = self._dense.size * self._across.transport.size
             for part, rows in zip(packed, slices(parts), strict=True):
-                bad = bad | mean_into(part.tensor_split(self._across.num_sets), codec, out[rows], ranks / scale)
+                sets = part.tensor_split(self._across.num_sets)
+                bad = bad | mean_into(sets, codec, step.out[rows], ranks / step.scale)
         return bad
 
     def _collect(self, rows: torch.Tensor) -> list[torch.Tensor]:
@@ -195,19 +158,21 @@ class Hierarchical:
 
 
 def _encode(
-    pieces: Sequence[torch.Tensor], base: torch.Tensor, candidate: torch.Tensor, scale: float, codec: Codec
+    pieces: Sequence[torch.Tensor], step: Step, codec: Codec, clock: Clock
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Packets of residual and gradients; what they do not say is left in `candidate`.
 
     Returns:
         The packets, and whether something was not finite.
     """
+    base, scale = step.base, step.scale
     packets = torch.empty((len(base), codec.chunk_bytes), dtype=torch.uint8, device=base.device)
     finite = [torch.ones((), dtype=torch.bool, device=base.device)]
-    for rows in tiles(len(base), base.device):
-        accumulated = candidate[rows]
-        torch.add(base[rows], pieces[0][rows], alpha=1 / scale, out=accumulated)
-        for piece in pieces[1:]:
-            accumulated.add_(piece[rows], alpha=1 / scale)
-        finite.append(take_out(accumulated, codec, packets[rows]))
+    for rows in tiles(len(base), base.device, codec):
+        accumulated = step.candidate[rows]
+        with clock.phase("encode"):
+            torch.add(base[rows], pieces[0][rows], alpha=1 / scale, out=accumulated)
+            for piece in pieces[1:]:
+                accumulated.add_(piece[rows], alpha=1 / scale)
+        finite.append(take_out(accumulated, codec, packets[rows], clock))
     return packets, torch.stack(finite).all().logical_not()

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from orchestrator.compress.build import TransportOf, reducer_of
+from orchestrator.compress.build import TransportOf, reducers_of
 from orchestrator.compress.clock import Clock
-from orchestrator.compress.error_feedback import Layout
+from orchestrator.compress.error_feedback import Layout, Step
 from orchestrator.compress.residuals import Residuals, finite
 from orchestrator.compress.transport import Library
 from orchestrator.errors import Problem, RunFailed
@@ -49,18 +49,19 @@ class Compressor:
         self.sparse_chunks: list[int] = []  # of the last step's buckets that were compressed
         self._scale_of, self._step_of, self._scale = scale, step_of, 1.0
         self._clock = Clock(self._device)
-        self._reducer, self._transports = reducer_of(plan, group, self._clock, transport)
-        self._residuals = Residuals(self._reducer, self._device)
+        self._reducers = reducers_of(plan, group, self._clock, transport)
+        self._residuals = Residuals(self._reducers.topk, self._device)
         self._staged: dict[tuple[str, ...], torch.Tensor] = {}
         self._on_cuda = self._device.type == "cuda"
         # On CUDA a stream, elsewhere a thread: the backward pass goes on meanwhile.
         self._stream = torch.cuda.Stream(self._device) if self._on_cuda else None  # type: ignore[no-untyped-call]
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compress")
-        self._is_warm, self._failure = False, ""
+        self._is_warm, self._is_refresh, self._failure = False, False, ""
         self._moved: list[tuple[str, ...]] = []  # buckets of this step whose residuals have a candidate
         self._bad: list[torch.Tensor] = []  # of this step, whether a bucket was not finite
         self._skipped = torch.zeros((), dtype=torch.int64, device=self._device)
         self._count: Counter[str] = Counter()
+        self._sent_bytes = 0  # until this step began
 
     def take(self, bucket: dist.GradBucket) -> _Future:  # type: ignore[name-defined] # missing in the stubs
         """Start the exchange of a bucket."""
@@ -86,8 +87,11 @@ class Compressor:
     def _begin_step(self) -> None:
         self._settle()
         self.sparse_chunks = []
-        self._is_warm = self._step_of() >= self._plan.warmup_steps
+        step = self._step_of()
+        self._is_warm = step >= self._plan.warmup_steps
+        self._is_refresh = self._is_warm and self._plan.is_refresh(step)
         self._count["compressed_steps" if self._is_warm else "dense_steps"] += 1
+        self._count["refresh_steps"] += self._is_refresh
         self._scale = self._scale_of() if self._scale_of is not None and self._is_warm else 1.0
 
     def _settle(self) -> None:
@@ -98,9 +102,15 @@ class Compressor:
             for names in self._moved:
                 self._residuals.advance(names, bad)
         self._bad, self._moved = [], []
+        sent = sum(transport.sent_bytes for transport in self._reducers.transports)
+        self._count["refresh_bytes" if self._is_refresh else "topk_bytes"] += sent - self._sent_bytes
+        self._sent_bytes = sent
 
     def _pays(self, layout: Layout, buffer: torch.Tensor) -> bool:
-        """Whether fewer bytes travel compressed; the same on all ranks."""
+        """Whether fewer bytes travel compressed; the same on all ranks, and in refresh steps as in others.
+
+        What was not sent must go on in the same buckets, so that a bucket's way does not change with the step.
+        """
         pattern, codec = self._plan.pattern(self._size), self._plan.codec
         return codec is not None and sparse_is_less(pattern, codec, layout.num_chunks, buffer.nbytes)
 
@@ -139,7 +149,17 @@ class Compressor:
         state = self._residuals.of(layout)
         parts = torch.split(buffer, list(layout.numels))
         rows = buffer.view(-1, CHUNK) if layout.is_whole else self._stage(layout, parts)
-        bad = self._reducer.reduce(layout, rows, state.base, state.candidate, rows, self._scale)
+        reducer = self._reducers.refresh if self._is_refresh else self._reducers.topk
+        bad = reducer.reduce(
+            Step(
+                layout=layout,
+                gradients=rows,
+                base=state.base,
+                candidate=state.candidate,
+                out=rows,
+                scale=self._scale,
+            )
+        )
         if not layout.is_whole:
             torch._foreach_copy_(list(parts), layout.views(rows))
         if self._on_cuda:
@@ -176,6 +196,11 @@ class Compressor:
         self._settle()
         return self._residuals.put_back(saved, self._numels)
 
+    @property
+    def says_all(self) -> bool:
+        """Whether all elements travelled in the last step: a dense one, or a refresh."""
+        return not self._is_warm or self._is_refresh
+
     def summary(self) -> dict[str, Any]:
         """Counts and times of this rank so far; between steps only."""
         self._settle()
@@ -184,9 +209,12 @@ class Compressor:
         return {
             "exchange": self._plan.exchange.value,
             "compressed_steps": steps,
+            "refresh_steps": self._count["refresh_steps"],
             "dense_steps": self._count["dense_steps"],
             "skipped_steps": int(self._skipped),
-            "sent_bytes": sum(transport.sent_bytes for transport in self._transports),
+            "sent_bytes": self._sent_bytes,
+            "topk_bytes": self._count["topk_bytes"],
+            "refresh_bytes": self._count["refresh_bytes"],
             "dense_sent_bytes": self._count["dense_bytes"],
             "residual_bytes": self._residuals.nbytes,
             "seconds_per_step": {name: value / max(1, steps) for name, value in seconds.items()},
@@ -195,7 +223,7 @@ class Compressor:
     def close(self) -> None:
         """End threads, after the buckets that were started."""
         self._thread.shutdown()
-        for transport in self._transports:
+        for transport in self._reducers.transports:
             transport.close()
 
 

@@ -8,15 +8,18 @@ from typing import Final
 
 import torch
 
-from orchestrator.compress.topk import decode, encode_residual_with_flag
-from orchestrator.planner.compression import HEADER_BYTES, Codec
+from orchestrator.compress import topk
+from orchestrator.compress.clock import Clock
+from orchestrator.planner.compression import CHUNK, HEADER_BYTES, WHOLE_TILE_CHUNKS, Codec
 
 _TILE_CHUNKS: Final = 64  # 1 MiB of fp32: what is written by one operation is still in the cache for the next
 
 
-def tiles(num_chunks: int, device: torch.device) -> Iterator[slice]:
-    """Cut rows of chunks into pieces that are worked on one after the other; on CUDA all at once."""
-    step = max(1, num_chunks) if device.type == "cuda" else _TILE_CHUNKS
+def tiles(num_chunks: int, device: torch.device, codec: Codec) -> Iterator[slice]:
+    """Cut rows of chunks into pieces that are worked on one after the other; on CUDA all at once, if few are kept."""
+    step = _TILE_CHUNKS
+    if device.type == "cuda":
+        step = WHOLE_TILE_CHUNKS if codec.kept == CHUNK else max(1, num_chunks)
     for begin in range(0, num_chunks, step):
         yield slice(begin, min(num_chunks, begin + step))
 
@@ -58,21 +61,24 @@ def _cut(flat: torch.Tensor, parts: Sequence[int], codec: Codec) -> Iterator[tor
     return (flat[place] for place in slices([codec.message_bytes(part) for part in parts]))
 
 
-def take_out(accumulated: torch.Tensor, codec: Codec, packets: torch.Tensor) -> torch.Tensor:
+def take_out(accumulated: torch.Tensor, codec: Codec, packets: torch.Tensor, clock: Clock) -> torch.Tensor:
     """Fill `packets` with the largest of each chunk, and leave in `accumulated` what they do not say.
 
     Returns:
         Whether all of it was finite before.
     """
-    made, finite = encode_residual_with_flag(accumulated, codec)
-    packets.copy_(made)
+    with clock.phase("select"):
+        places = topk.places_of(accumulated, codec)
+    with clock.phase("encode"):
+        made, finite = topk.take_out(accumulated, places, codec)
+        packets.copy_(made)
     return finite
 
 
 def sum_into(sets: Sequence[torch.Tensor], codec: Codec, out: torch.Tensor) -> None:
     """Write the sum of several packets of the same chunks, in their order, which is the same on all ranks."""
     for at, packets in enumerate(sets):
-        decode(packets, codec, out=out, add=at > 0)
+        topk.decode(packets, codec, out=out, add=at > 0)
 
 
 def mean_into(sets: Sequence[torch.Tensor], codec: Codec, out: torch.Tensor, divisor: float) -> torch.Tensor:
@@ -82,8 +88,8 @@ def mean_into(sets: Sequence[torch.Tensor], codec: Codec, out: torch.Tensor, div
         Whether the type of `out` was too small for some of it, which only fp16 is.
     """
     scratch: torch.Tensor | None = None
-    bounds = [out.new_zeros(())]
-    for rows in tiles(len(out), out.device):
+    bad = torch.zeros((), dtype=torch.bool, device=out.device)
+    for rows in tiles(len(out), out.device, codec):
         piece = out[rows]
         if out.dtype is torch.float32:
             exact = piece
@@ -95,6 +101,12 @@ def mean_into(sets: Sequence[torch.Tensor], codec: Codec, out: torch.Tensor, div
         exact.div_(divisor)
         if exact is not piece:
             piece.copy_(exact)
-        if out.dtype is torch.float16:
-            bounds += torch.aminmax(piece)
-    return torch.stack(bounds).isfinite().all().logical_not()
+        bad = bad | too_large(piece)
+    return bad
+
+
+def too_large(mean: torch.Tensor) -> torch.Tensor:
+    """Whether a mean was rounded to infinity, which only fp16 is too small for; no host waits for it."""
+    if mean.dtype is not torch.float16 or not mean.numel():
+        return torch.zeros((), dtype=torch.bool, device=mean.device)
+    return torch.stack(torch.aminmax(mean)).isfinite().all().logical_not()

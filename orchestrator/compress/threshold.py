@@ -17,8 +17,8 @@ from typing import Final
 import torch
 
 from orchestrator.compress.clock import Clock
-from orchestrator.compress.error_feedback import Layout
-from orchestrator.compress.packets import slices
+from orchestrator.compress.error_feedback import OwnRows, Step
+from orchestrator.compress.packets import slices, too_large
 from orchestrator.compress.transport import Library
 from orchestrator.planner.compression import CHUNK, Codec
 
@@ -53,7 +53,7 @@ class Memory:
     dense_steps: int = 0
 
 
-class Threshold:
+class Threshold(OwnRows):
     """Exchanges what is above thresholds; values are fp32 whatever the codec says, its `kept` sets the count."""
 
     def __init__(self, transport: Library, codec: Codec, clock: Clock) -> None:
@@ -61,29 +61,15 @@ class Threshold:
         self._transport, self._codec, self._clock = transport, codec, clock
         self.memories: dict[tuple[str, ...], Memory] = {}
 
-    def own(self, num_chunks: int) -> slice:
-        """All rows: each rank keeps what it did not say itself."""
-        return slice(0, num_chunks)
-
-    def adopt(self, whole: torch.Tensor) -> torch.Tensor:
-        """All rows."""
-        return whole
-
-    def reduce(
-        self,
-        layout: Layout,
-        gradients: torch.Tensor,
-        base: torch.Tensor,
-        candidate: torch.Tensor,
-        out: torch.Tensor,
-        scale: float,
-    ) -> torch.Tensor:
-        """Write the mean over the ranks to `out`, and the new residual to `candidate`; see `exchange.Flat`."""
-        memory = self.memories.setdefault(layout.names, Memory())
+    def reduce(self, step: Step) -> torch.Tensor:
+        """Write the mean over the ranks to `out`, and the new residual to `candidate`; see `Reducer`."""
+        candidate, out, scale = step.candidate, step.out, step.scale
+        memory = self.memories.setdefault(step.layout.names, Memory())
         divisor, wanted = self._transport.size / scale, max(1, round(candidate.numel() * self._codec.density))
         flat = candidate.view(-1)
         with self._clock.phase("encode"):
-            torch.add(base, gradients, alpha=1 / scale, out=candidate)
+            torch.add(step.base, step.gradients, alpha=1 / scale, out=candidate)
+        with self._clock.phase("select"):
             bad = torch.stack(torch.aminmax(flat)).isfinite().all().logical_not()
             if memory.steps % _THRESHOLD_STEPS == 0:
                 memory.local = exact_threshold(flat, wanted)
@@ -94,7 +80,7 @@ class Threshold:
             counts, bad = self._counts(chosen, memory.regions, bad)
         if bool(bad):
             # Thresholds of numbers that are none must not stay.
-            self.memories[layout.names] = Memory()
+            self.memories[step.layout.names] = Memory()
             return bad
         memory.steps += 1
         if sum(map(sum, counts)) * _DENSE >= flat.numel():
@@ -109,7 +95,7 @@ class Threshold:
             flat[said] = 0
             out.zero_()
             out.view(-1)[places] = (pairs[:, 1].contiguous().view(torch.float32) / divisor).to(out.dtype)
-            return _too_large(out)
+            return too_large(out)
 
     def _regions(self, chosen: torch.Tensor, elements: int) -> list[int]:
         """Sizes of the ranks' regions, from the mean over the ranks of where equal parts of the chosen end."""
@@ -190,7 +176,7 @@ class Threshold:
         assert len(total) == counts[rank]  # noqa: S101
         out.copy_(whole.div_(divisor))
         candidate.zero_()
-        return _too_large(out)
+        return too_large(out)
 
 
 def exact_threshold(values: torch.Tensor, wanted: int) -> float:
@@ -225,9 +211,3 @@ def steered(threshold: float, found: int, wanted: int) -> float:
 def _paired(places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Places and the bits of fp32 values, [count, 2] int32."""
     return torch.stack([places.to(torch.int32), values.view(torch.int32)], dim=1)
-
-
-def _too_large(out: torch.Tensor) -> torch.Tensor:
-    if out.dtype is not torch.float16:
-        return torch.zeros((), dtype=torch.bool, device=out.device)
-    return torch.stack(torch.aminmax(out)).isfinite().all().logical_not()

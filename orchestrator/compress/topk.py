@@ -65,13 +65,23 @@ def encode_with_flag(x: torch.Tensor, codec: Codec) -> tuple[torch.Tensor, torch
 
     Packets of a tensor that is not finite hold no useful values.
     """
-    packets, _, finite, _ = _encoded(x, codec)
+    packets, finite, _ = _encoded(x, places_of(x, codec), codec)
     return packets, finite
 
 
 def encode_residual_with_flag(x: torch.Tensor, codec: Codec) -> tuple[torch.Tensor, torch.Tensor]:
     """Packets as of `encode_residual`, and whether x was finite before: where it was not, x is spoilt."""
-    packets, places, finite, left = _encoded(x, codec)
+    return take_out(x, places_of(x, codec), codec)
+
+
+def places_of(x: torch.Tensor, codec: Codec) -> torch.Tensor | None:
+    """Places of what is kept of each chunk, ascending; None where everything is."""
+    return None if codec.kept == CHUNK else largest(x, codec.kept)
+
+
+def take_out(x: torch.Tensor, places: torch.Tensor | None, codec: Codec) -> tuple[torch.Tensor, torch.Tensor]:
+    """The second part of `encode_residual_with_flag`, after `places_of`."""
+    packets, finite, left = _encoded(x, places, codec)
     if places is None:
         x.copy_(left)
     else:
@@ -79,14 +89,15 @@ def encode_residual_with_flag(x: torch.Tensor, codec: Codec) -> tuple[torch.Tens
     return packets, finite
 
 
-def _encoded(x: torch.Tensor, codec: Codec) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]:
-    """Packets, places of what they hold, whether all was finite, and what is left there."""
-    places = None if codec.kept == CHUNK else largest(x, codec.kept)
+def _encoded(
+    x: torch.Tensor, places: torch.Tensor | None, codec: Codec
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Packets of what is at the places, whether all was finite, and what is left there."""
     values = x.clone() if places is None else x.gather(1, places)  # packets never share memory with x
-    finite = values.isfinite().all()
+    finite = all_finite(values)
     coded, sent = to_bytes(values, codec)
     packets = coded if places is None else torch.cat((_packed(places), coded), dim=1)
-    return packets, places, finite, values - sent
+    return packets, finite, values - sent
 
 
 def decode(packets: torch.Tensor, codec: Codec, out: torch.Tensor | None = None, *, add: bool = False) -> torch.Tensor:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SoftwareOf = Callable[[Graph, Calibration | None], Software]
 
 _KEY: Final = "engine.gradient_route"
-_WORTH: Final = 1.15  # calibrated predictions are within 15% of the medians
+WORTH: Final = 1.15  # calibrated predictions are within 15% of the medians
 _LINKS, _COLLECTIVES = "links", "collectives"  # sections of a calibration
 _HOST_COPY: Final = "host_copy"
 
@@ -75,7 +75,7 @@ def _route(
     if wanted is Wanted.builtin:
         return _library("Gradients: summed by torch's own all-reduce, as asked.")
     if wanted is Wanted.auto:
-        reason = _unmeasured(plan, calibration)
+        reason = why_unmeasured(plan, calibration)
         if reason:
             return _library(f"Gradients: summed by torch's own all-reduce, since {reason}.")
     return _weighed(plan, topology, calibration, software_of)
@@ -85,7 +85,7 @@ def _library(why: str) -> GradientRoute:
     return GradientRoute(runner=Runner.builtin, why=why)
 
 
-def _unmeasured(plan: Plan, calibration: Calibration | None) -> str:
+def why_unmeasured(plan: Plan, calibration: Calibration | None) -> str:
     """Why nothing can be weighed against torch's own all-reduce without being asked to; empty where it can."""
     sections = {section.name for section in calibration.sections} if calibration else set()
     if calibration is None or not {_LINKS, _COLLECTIVES} <= sections:
@@ -108,29 +108,31 @@ def _weighed(plan: Plan, topology: Topology, calibration: Calibration | None, so
         why="",
         nbytes=nbytes,
         buckets=buckets,
-        links=_rates(topology, calibration),
-        host_copy_bytes_per_second=_host_copy(calibration),
+        links=measured_rates(topology, calibration),
+        host_copy_bytes_per_second=host_copy_rate(calibration),
     )
     try:
         graph = graph_for(bare, topology, strategy.device_ids)
         software = software_of(graph, calibration)
-        ours, library = _offers(graph, nbytes // buckets, software)
+        ours, library = best_offers(graph, nbytes // buckets, software)
     except TopologyError as error:
         return _without(bare, "; ".join(error.problems), forced=forced)
     if ours is None:
         return _without(bare, f"no schedule of ours fits {strategy.world_size} ranks", forced=forced)
     theirs = None if library is None else library.seconds * buckets
-    if not forced and (theirs is None or ours.seconds * buckets * _WORTH >= theirs):
+    if not forced and (theirs is None or ours.seconds * buckets * WORTH >= theirs):
         return _kept(bare, ours, library, software)
     return _taken(bare, ours, theirs, software)
 
 
-def _offers(graph: Graph, nbytes: int, software: Software) -> tuple[Offer | None, Offer | None]:
+def best_offers(
+    graph: Graph, nbytes: int, software: Software, collective: Collective = Collective.all_reduce
+) -> tuple[Offer | None, Offer | None]:
     """The fastest schedule that the executor can run without copies drifting apart, and the library's fastest."""
     # Loads scipy, which plans do without that leave the choice to the library.
     from topology.routing.choose import choose
 
-    found = choose(graph, Collective.all_reduce, max(1, nbytes), software=software)
+    found = choose(graph, collective, max(1, nbytes), software=software)
     offers = sorted((found.chosen, *found.alternatives), key=lambda offer: offer.seconds)
     ours = (offer for offer in offers if offer.runner is Runner.executor and _can_run(offer.entry.schedule, graph))
     return next(ours, None), next((offer for offer in offers if offer.runner is Runner.builtin), None)
@@ -156,7 +158,7 @@ def _kept(bare: GradientRoute, ours: Offer, library: Offer | None, software: Sof
     return replace(
         bare,
         why=f"Gradients: {_size(bare.nbytes)} a step are summed by torch's own all-reduce; {ours.algorithm} by the "
-        f"executor would take {own}{against} ({_source(software)}).",
+        f"executor would take {own}{against} ({source_words(software)}).",
         algorithm="" if library is None else library.algorithm,
         seconds=reckoned,
         builtin_seconds=reckoned,
@@ -177,7 +179,7 @@ def _taken(bare: GradientRoute, ours: Offer, theirs: float | None, software: Sof
         bare,
         runner=Runner.executor,
         why=f"Gradients: {_size(bare.nbytes)} a step are summed by the executor ({ours.algorithm}, chunks {cut}) in "
-        f"{format_seconds(seconds)}{against} ({_source(software)}).",
+        f"{format_seconds(seconds)}{against} ({source_words(software)}).",
         algorithm=ours.algorithm,
         pieces=ours.pieces,
         piece_bytes=max(1, round(bare.nbytes / bare.buckets * largest / ours.pieces)),
@@ -191,18 +193,20 @@ def _size(nbytes: int) -> str:
     return format_bytes(nbytes) if nbytes >= GIB else f"{nbytes / MIB:.1f} MiB"
 
 
-def _source(software: Software) -> str:
+def source_words(software: Software) -> str:
+    """Say where the predictions of a library come from."""
     return software.source if software.source.startswith("measured") else "by tables"
 
 
-def _rates(topology: Topology, calibration: Calibration | None) -> tuple[LinkRate, ...]:
+def measured_rates(topology: Topology, calibration: Calibration | None) -> tuple[LinkRate, ...]:
     """Measured rates of links that this machine has."""
     known = {frozenset((link.a, link.b)) for link in topology.links}
     rates = [(min(ends), max(ends), rate) for ends, rate in measured_links(calibration).items() if ends in known]
     return tuple(LinkRate(a=a, b=b, bytes_per_second=rate) for a, b, rate in sorted(rates))
 
 
-def _host_copy(calibration: Calibration | None) -> float | None:
+def host_copy_rate(calibration: Calibration | None) -> float | None:
+    """Bytes per second that a CPU rank was measured to move through its host's memory."""
     found = calibration.find(_LINKS, _HOST_COPY) if calibration else None
     return None if found is None else found.value
 
@@ -252,7 +256,7 @@ def schedule_of(strategy: Strategy, topology: Topology) -> Schedule:
     if route is None or route.runner is not Runner.executor:
         raise ValueError("the strategy's gradients are summed by the library")
     try:
-        found = next(_built(route, topology, strategy.device_ids), None)
+        found = next(build_schedules(route, topology, strategy.device_ids), None)
     except TopologyError as error:
         problems = "; ".join(error.problems)
         raise UserError(Problem(where="topology.json", found=problems, remedy="Plan again on this machine")) from error
@@ -264,12 +268,18 @@ def schedule_of(strategy: Strategy, topology: Topology) -> Schedule:
     return found
 
 
-def _built(route: GradientRoute, topology: Topology, device_ids: Sequence[str]) -> Iterator[Schedule]:
+def build_schedules(
+    route: GradientRoute,
+    topology: Topology,
+    device_ids: Sequence[str],
+    collective: Collective = Collective.all_reduce,
+) -> Iterator[Schedule]:
+    """Yield the schedules of a route's algorithm for these devices, those that need no solver first."""
     from topology.routing.menu import menu
 
     graph = graph_for(route, topology, device_ids)
-    for search in (False, True):  # what needs no solver first
-        for entry in menu(graph, Collective.all_reduce, search=search):
+    for search in (False, True):
+        for entry in menu(graph, collective, search=search):
             is_meant = entry.algorithm == route.algorithm and entry.runner is Runner.executor
             if is_meant and entry.schedule is not None:
                 yield entry.schedule

@@ -10,7 +10,9 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 Named = dict[str, list[torch.Tensor]]
-_BASE: Final = frozenset({"base_packed", "absmax", "base_unquantised", "base_partition", "persistent_params"})
+_BASE: Final = frozenset(
+    {"base_packed", "absmax", "base_unquantised", "base_partition", "persistent_params", "base_shard", "window"}
+)
 
 
 def count_bytes(named: Mapping[str, list[torch.Tensor]]) -> dict[str, int]:
@@ -36,6 +38,13 @@ def storage_bytes(tensors: list[torch.Tensor]) -> int:
 def base_bytes(live: Mapping[str, int]) -> int:
     """Bytes of the frozen base among live ones."""
     return sum(held for name, held in live.items() if name in _BASE)
+
+
+def base_by_place(named: Mapping[str, list[torch.Tensor]]) -> dict[str, int]:
+    """Bytes of the frozen base among live tensors, by the kind of device (`cuda`, `cpu`) they lie on."""
+    tensors = [tensor for name, held in named.items() if name in _BASE for tensor in held]
+    kinds = dict.fromkeys(tensor.device.type for tensor in tensors)
+    return {kind: storage_bytes([tensor for tensor in tensors if tensor.device.type == kind]) for kind in kinds}
 
 
 def frozen_parameters(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Parameter, bool]]:

@@ -17,7 +17,7 @@ from orchestrator.collectives.agreement import agree
 from orchestrator.engines.ddp import DdpEngine
 from orchestrator.engines.live import Named, scales
 from orchestrator.errors import Problem, UserError
-from orchestrator.weights.cache import BaseCache
+from orchestrator.weights.cache import BaseCache, cache_key
 from orchestrator.weights.checkpoint import open_checkpoint
 from orchestrator.weights.cut import Cut, Shares, Tier, cut_by_bytes, resident_layers
 from orchestrator.weights.exchange import Team
@@ -98,7 +98,7 @@ class StreamedEngine(DdpEngine):
         _keep_generation_in_step(bare_model(model))
 
     def load(
-        self, source: BaseSource, team: Team, say: Callable[[str], None], cache: BaseCache | None = None
+        self, source: BaseSource, team: Team, say: Callable[[str], None], cache_root: Path | None = None
     ) -> tuple[PreTrainedModel, Loaded]:
         """Load a base straight into its shards; collective. Adapters come afterwards (see `measure_magnitudes`).
 
@@ -106,7 +106,7 @@ class StreamedEngine(DdpEngine):
             source: which base, and how it is held.
             team: the ranks that read it together: those of one host.
             say: told the progress, on the team's first rank.
-            cache: where packed layers are kept between runs; None does without.
+            cache_root: folder of the packed layers of all bases, kept between runs; None does without.
 
         Raises:
             UserError: a base that cannot be streamed or read, or ranks that were told different things.
@@ -116,6 +116,10 @@ class StreamedEngine(DdpEngine):
         skeleton = build_skeleton(source, checkpoint)
         _check_order(skeleton.model)
         store = self.make_store(skeleton.layout)
+        cache = None
+        if cache_root is not None:
+            key, folder = cache_key(skeleton, checkpoint, self._device), str(source.folder)
+            cache = BaseCache(root=cache_root, key=key, model=folder, fingerprint=checkpoint.fingerprint)
         target = Target(
             skeleton=skeleton,
             checkpoint=checkpoint,

@@ -136,6 +136,9 @@ ZERO3_MODULE_SECONDS_CPU: Final = _constant(
     "seconds per module and gather",
     f"{_MEASURED}: 28 modules, two gloo ranks, 0.43 s a step against 0.25 s of ddp",
 )
+STREAMED_LAYER_SECONDS_CPU: Final = _constant(
+    1e-3, "seconds per layer that streams and pass", "prior: hooks and threads that fetch beside those that compute"
+)
 EXTRA_THREAD_GAIN_CPU: Final = _constant(
     0.3, "of a core for each further thread of a rank", f"{_MEASURED}: 0.1 at 256 hidden; wider models gain more"
 )

@@ -64,6 +64,9 @@ NVME_SHARE: Final = _constant(1.0, "of the drive's rate", "prior: large sequenti
 FSDP_UNIT_HOST_SECONDS: Final = _constant(
     2e-3, "seconds of the host per FSDP unit and gather", "published: litgpt of 2023, two GPUs, 9.5-11 ms a layer"
 )
+STREAMED_LAYER_HOST_SECONDS: Final = _constant(
+    5e-4, "seconds of the host per layer that streams and pass", "prior: hooks, events and launches of its transfers"
+)
 EXPERT_LOOP_SECONDS: Final = _constant(
     1.2e-3,
     "seconds per expert and pass that nothing overlaps",

@@ -6,12 +6,13 @@ from orchestrator.config import Engine, Offload, Quant
 from orchestrator.estimate import base
 from orchestrator.estimate import calibration as c
 from orchestrator.estimate.setting import Setting
+from orchestrator.estimate.streamed import load_peak, share_of, staging_bytes
 from orchestrator.estimate.values import Term
 
 _CHECKPOINT_BYTES = 2  # published checkpoints hold 16-bit weights
 _FP32 = 4
 # Host terms that are page-locked, for the device to read.
-PINNED = frozenset({"offloaded_base", "offloaded_optimizer", "offloaded_activations"})
+PINNED = frozenset({"offloaded_base", "drive_staging", "offloaded_optimizer", "offloaded_activations"})
 
 
 def load_conversion_bytes(setting: Setting) -> int:
@@ -48,6 +49,10 @@ def host_terms(setting: Setting, phase: str, *, resident_bytes: int) -> tuple[Te
 
 
 def _load_terms(setting: Setting) -> list[Term]:
+    if setting.engine is Engine.streamed:
+        # Each tensor is read by one rank alone, into memory of its own: no file is mapped.
+        read = load_peak(setting).raw if setting.machine.is_gpu else 0
+        return [*_tiers(setting), Term(name="checkpoint_read", bytes=read, why="the tensors that are being read")]
     checkpoint = setting.model.total_params * _CHECKPOINT_BYTES
     mapped = checkpoint if not setting.machine.is_gpu else min(checkpoint, round(c.SHARD_FILE_BYTES.value))
     terms = [Term(name="checkpoint_pages", bytes=mapped, why="pages of the mapped checkpoint files")]
@@ -60,7 +65,9 @@ def _load_terms(setting: Setting) -> list[Term]:
 
 def _run_terms(setting: Setting, phase: str) -> list[Term]:
     terms: list[Term] = []
-    if not setting.machine.is_gpu and setting.load_bytes != _CHECKPOINT_BYTES:
+    if setting.engine is Engine.streamed:
+        terms += _tiers(setting)
+    elif not setting.machine.is_gpu and setting.load_bytes != _CHECKPOINT_BYTES:
         # Measured: after loading, the heap keeps what the conversion had used.
         why = "heap that the conversion of the checkpoint leaves behind"
         terms.append(Term(name="load_residue", bytes=load_conversion_bytes(setting), why=why))
@@ -69,6 +76,16 @@ def _run_terms(setting: Setting, phase: str) -> list[Term]:
     if phase == "save":
         why = "adapters and moments in fp32 on their way to disk"
         terms.append(Term(name="checkpoint_copy", bytes=3 * _FP32 * setting.adapter.params, why=why))
+    return terms
+
+
+def _tiers(setting: Setting) -> list[Term]:
+    """What a rank that streams keeps of the layers in host memory."""
+    why = "of this rank's part of the layers, pinned"
+    terms = [Term(name="offloaded_base", bytes=share_of(setting).host_bytes, why=why)]
+    if setting.machine.is_gpu:
+        why = "what comes from the drive passes through here, pinned"
+        terms.append(Term(name="drive_staging", bytes=staging_bytes(setting), why=why))
     return terms
 
 

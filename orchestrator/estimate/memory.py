@@ -21,6 +21,7 @@ from orchestrator.estimate.masks import mask_buffer_bytes, mask_bytes_per_token
 from orchestrator.estimate.published import estimate_published, is_published
 from orchestrator.estimate.recomputed import mode_text, recomputed_layers, recomputed_share
 from orchestrator.estimate.setting import Setting
+from orchestrator.estimate.streamed import load_terms, streamed_terms
 from orchestrator.estimate.values import Memory, PhaseMemory, Term
 from orchestrator.estimate.zero3 import gathered_at_head, gathered_bytes, held_bytes, partitioned_terms, state_terms
 
@@ -61,10 +62,16 @@ def _with_training_heap(saving: PhaseMemory, training: PhaseMemory) -> PhaseMemo
 
 def base_terms(setting: Setting) -> tuple[Term, ...]:
     """The frozen base as it lies on the device between uses."""
-    terms = partitioned_terms(setting) if setting.engine is Engine.zero3 else replicated_terms(setting)
+    terms = _held_terms(setting)
     buffers = mask_buffer_bytes(setting)
     why = "causal masks that attention modules hold as buffers, one byte a pair of positions"
     return (*terms, Term(name="mask_buffers", bytes=buffers, why=why)) if buffers else terms
+
+
+def _held_terms(setting: Setting) -> tuple[Term, ...]:
+    if setting.engine is Engine.streamed:
+        return streamed_terms(setting)
+    return partitioned_terms(setting) if setting.engine is Engine.zero3 else replicated_terms(setting)
 
 
 def replicated_terms(setting: Setting) -> tuple[Term, ...]:
@@ -128,7 +135,7 @@ def _adapters_in_training(setting: Setting) -> tuple[Term, ...]:
 
 def _appear_late(setting: Setting) -> bool:
     """Whether no gradient is left over from an earlier forward pass of the same step."""
-    return setting.engine is Engine.ddp and setting.accumulation == 1
+    return setting.engine is not Engine.zero3 and setting.accumulation == 1
 
 
 def _kept_bytes(setting: Setting) -> int:
@@ -227,7 +234,7 @@ def _gone_bytes(setting: Setting) -> int:
 
 def _step_term(setting: Setting, kept: Term) -> Term:
     """Peak in the optimizer step, when the activations are gone."""
-    copies = setting.adapter.params * (setting.adapter_bytes if setting.engine is Engine.ddp else _FP32)
+    copies = setting.adapter.params * (_FP32 if setting.engine is Engine.zero3 else setting.adapter_bytes)
     why = "AdamW's intermediate copy of the adapters"
     if _appear_late(setting):
         gradients = setting.adapter.params * setting.adapter_bytes
@@ -237,6 +244,8 @@ def _step_term(setting: Setting, kept: Term) -> Term:
 
 
 def _load_terms(setting: Setting) -> tuple[Term, ...]:
+    if setting.engine is Engine.streamed:
+        return load_terms(setting)
     # transformers skips zero.Init for quantised models and DeepSpeed moves the module to the device before
     # it partitions (runtime/engine.py, _configure_distributed_model): every rank holds the whole base once.
     whole = replicated_terms(setting)

@@ -8,6 +8,7 @@ from enum import Enum
 
 from orchestrator.config import Checkpointing, Engine, Offload, Optimizer, Quant
 from orchestrator.estimate.stacks import DEFAULT, STACKS, Stack
+from orchestrator.estimate.streamed_share import StreamedShare
 from orchestrator.workload.adapter import AdapterShape
 from orchestrator.workload.batch import BatchShape
 from orchestrator.workload.model import ModelShape
@@ -230,6 +231,7 @@ class Setting:
         counted: what `bench` counted of it, in place of either.
         flash_attention: FlashAttention 2 runs, which needs no mask and skips what a window hides.
         sparse: gradients of ddp travel so; None for dense ones.
+        streamed: this rank's part of the layers when `engine` is streamed.
         recomputed_layers: how many layers, from the first on, `checkpointing` is for; None for all (`recomputed`).
     """
 
@@ -270,6 +272,7 @@ class Setting:
     flash_attention: bool = False
     sparse: Sparse | None = None
     recomputed_layers: int | None = None
+    streamed: StreamedShare | None = None
 
     @property
     def constants(self) -> Stack:

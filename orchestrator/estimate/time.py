@@ -24,7 +24,7 @@ from orchestrator.estimate.values import StepTime, TimeTerm
 
 __all__ = ["estimate_time", "flops_per_token", "schedule_of", "timeline_of"]
 
-_EXCHANGED = frozenset({"all_reduce", "gathers"})
+_EXCHANGED = frozenset({"all_reduce", "gathers", "base_gather"})
 _OPTIMISTIC_CPU = 0.9
 _PESSIMISTIC_CPU = 2.0
 
@@ -109,18 +109,24 @@ def _cpu_schedule(setting: Setting, moves: Moves) -> Schedule:
 
 
 def _exchanged(setting: Setting, moves: Moves) -> tuple[TimeTerm, TimeTerm]:
-    gathers = moves.passes * setting.accumulation
+    gathers, streams = moves.passes * setting.accumulation, setting.streamed is not None
     reduce = TimeTerm(
         name="all_reduce",
         seconds=_reduce_seconds(moves),
         why=f"{moves.reduced_bytes / 1e6:.3g} MB of gradients over {setting.world_size} ranks",
     )
     gather = TimeTerm(
-        name="gathers",
+        name="base_gather" if streams else "gathers",
         seconds=gathers * setting.model.layers * moves.gather_seconds,
-        why=f"{moves.gathered_bytes / 1e9:.3g} GB received {gathers:.4g} times a step",
+        why=f"{moves.gathered_bytes / 1e9:.3g} GB received {gathers:.4g} times a step{_beside(setting, moves)}",
     )
     return reduce, gather
+
+
+def _beside(setting: Setting, moves: Moves) -> str:
+    if setting.streamed is None or not (setting.streamed.shares_path and moves.copied_bytes):
+        return ""
+    return f", and {moves.copied_bytes / 1e9:.3g} GB from host memory over the same link"
 
 
 def _gpu_step(setting: Setting, practice: Practice, *, terms: bool) -> _Step:
@@ -182,11 +188,13 @@ def _hideable(setting: Setting, work: Work) -> tuple[TimeTerm, ...]:
     copies = moves.copy_seconds * moves.passes + 2 * moves.activation_seconds
     visits = (work.inner.forward, work.inner.backward)
     host = work.inner.start_seconds + layers * sum(visit.host for visit in visits)
+    streams = setting.streamed is not None
+    where = "host memory or a drive" if streams else "the offload target"
     offload = TimeTerm(
-        name="offload_copies",
+        name="base_copy" if streams else "offload_copies",
         seconds=0.0,
         total_seconds=copies * layers * steps,
-        why=f"{moves.copied_bytes / 1e9:.3g} GB from the offload target {moves.passes * steps:.4g} times a step",
+        why=f"{moves.copied_bytes / 1e9:.3g} GB from {where} {moves.passes * steps:.4g} times a step",
     )
     overhead = TimeTerm(
         name="overhead", seconds=0.0, total_seconds=host * steps, why="Python and kernel launches, hooks, collation"
@@ -201,11 +209,11 @@ def _without(work: Work, name: str) -> Work:
         match name:
             case "all_reduce":
                 return replace(plan, reduce_seconds=0.0)
-            case "gathers":
+            case "gathers" | "base_gather":
                 return replace(
                     plan, forward=replace(plan.forward, gather=0.0), backward=replace(plan.backward, gather=0.0)
                 )
-            case "offload_copies":
+            case "offload_copies" | "base_copy":
                 return replace(plan, forward=replace(plan.forward, copy=0.0), backward=replace(plan.backward, copy=0.0))
         plan = replace(plan, forward=replace(plan.forward, host=0.0), backward=replace(plan.backward, host=0.0))
         return replace(plan, start_seconds=0.0)

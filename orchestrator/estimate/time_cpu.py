@@ -80,6 +80,8 @@ def _overhead(setting: Setting) -> TimeTerm:
     seconds /= min(1.0, setting.machine.cores)
     if setting.engine is Engine.zero3:
         seconds += modules * zero3.gather_passes(setting) * c.ZERO3_MODULE_SECONDS_CPU.value
+    if setting.streamed is not None:
+        seconds += setting.streamed.fetched_layers * 2 * c.STREAMED_LAYER_SECONDS_CPU.value
     why = f"Python and kernel launches of {modules} linear modules, {setting.accumulation} micro-steps "
     why += f"({source})"
     return TimeTerm(name="overhead", seconds=seconds * setting.accumulation, why=why)

@@ -9,10 +9,12 @@ from orchestrator.estimate import base, zero3
 from orchestrator.estimate import calibration as c
 from orchestrator.estimate import calibration_time as ct
 from orchestrator.estimate.setting import Setting, Stage, Trained
+from orchestrator.estimate.streamed_share import StreamedShare
 from orchestrator.estimate.time_compute import length_of
 from orchestrator.estimate.time_practice import Practice
 
 _FP32 = 4
+_STREAMED_PASSES = 2
 _FSDP_PASSES = 2  # forward, and once for recomputation and backward together
 
 
@@ -63,6 +65,8 @@ def trained_bytes(setting: Setting) -> int:
 
 def moves_of(setting: Setting, practice: Practice) -> Moves:
     """What one rank moves in a micro-step."""
+    if setting.streamed is not None:
+        return _streamed_moves(setting, setting.streamed)
     layers, machine = setting.model.layers, setting.machine
     passes, gathered, copied = 0.0, 0.0, 0.0
     if shards_weights(setting):
@@ -84,6 +88,27 @@ def moves_of(setting: Setting, practice: Practice) -> Moves:
         reduces=reduces,
         gathered_bytes=gathered,
         copied_bytes=copied,
+        reduced_bytes=reduced,
+    )
+
+
+def _streamed_moves(setting: Setting, share: StreamedShare) -> Moves:
+    """Two passes, forward and backward: a layer that is recomputed is at hand for its own backward pass."""
+    part = share.fetched_layers / setting.model.layers
+    gather, copy = share.gather_seconds * part, share.copy_seconds * part
+    if share.shares_path:
+        gather, copy = gather + copy, 0.0
+    reduce_seconds, groups, reduces, reduced = _reduction(setting)
+    return Moves(
+        gather_seconds=gather,
+        copy_seconds=copy,
+        activation_seconds=0.0,
+        passes=_STREAMED_PASSES,
+        reduce_seconds=reduce_seconds,
+        groups=groups,
+        reduces=reduces,
+        gathered_bytes=share.gathered_bytes,
+        copied_bytes=share.copied_bytes,
         reduced_bytes=reduced,
     )
 

@@ -82,7 +82,9 @@ def work_of(setting: Setting, practice: Practice) -> Work:
 
 
 def _windows(setting: Setting, practice: Practice) -> tuple[int, int]:
-    """Layers gathered ahead, forward and backward: what ZeRO-3's prefetch bucket holds, or the practice's."""
+    """Layers gathered ahead, forward and backward: the window's, what ZeRO-3's bucket holds, or the practice's."""
+    if setting.streamed is not None:
+        return setting.streamed.window - 1, setting.streamed.window - 1
     if setting.zero3 is None or setting.engine is not Engine.zero3:
         return practice.window_forward, practice.window_backward
     bucket = min(setting.zero3.prefetch_bucket_size, setting.zero3.max_live_parameters)
@@ -95,8 +97,11 @@ def _windows(setting: Setting, practice: Practice) -> tuple[int, int]:
 def _landing(setting: Setting, practice: Practice, moves: Moves) -> Part:
     """Gathered weights are read from the collective's buffer and written where they are used."""
     moved = 2 * moves.gathered_bytes if practice.copies_gathers and moves.passes else 0.0
+    what = "gathered weights copied out of the buffer"
+    if setting.streamed is not None:  # what others send arrives in its place
+        moved, what = 2 * setting.streamed.landed_bytes, "this rank's own part copied to its place"
     once = moved / (setting.machine.memory_bytes_per_second * ct.MEMORY_SHARE.value)
-    why = f"gathered weights copied out of the buffer: {moved / 1e9:.3g} GB through memory a gather"
+    why = f"{what}: {moved / 1e9:.3g} GB through memory a gather"
     again = max(0, moves.passes - 1)
     return Part(name="landing", forward_seconds=once, backward_seconds=once * again, why=why)
 
@@ -130,7 +135,9 @@ def _host_seconds(setting: Setting, practice: Practice, moves: Moves) -> tuple[f
     if not moves.passes:
         return each, backward
     unit = practice.unit_host_seconds
-    if shards_weights(setting) and not is_fsdp(setting):
+    if setting.streamed is not None:
+        unit = ct.STREAMED_LAYER_HOST_SECONDS.value * setting.streamed.fetched_layers / model.layers
+    elif shards_weights(setting) and not is_fsdp(setting):
         unit = c.ZERO3_MODULE_SECONDS_GPU.value * len(model.linears)
     return each + unit, backward + unit * (moves.passes - 1)
 

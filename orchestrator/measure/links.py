@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 from typing import Final
 
 import torch
@@ -129,23 +129,24 @@ def _exchanges(team: Team, hosts: Sequence[Sequence[int]], speeds: Sequence[Spee
     for test in exchanges_of(hosts):
         if test.kind is Kind.exchange:
             size = _power_of_two(one_way.bytes_per_second * _AIM_SECONDS, _MOST_BYTES)
-            found = team.copies(test, size, _RUNS)
-            yield _share(ONE_WAY, found, _seconds(one_way, size))
+            found = team.copies(test, size, _EXCHANGE_RUNS)
+            # Whether one of the two waits for the other is chance: what both take on average tells how often.
+            yield _share(ONE_WAY, found, _seconds(one_way, size), mean(found.seconds))
             yield _pieces(team, test, size, one_way)
         elif several:
             found = team.copies(test, _EXCHANGED_BYTES, _EXCHANGE_RUNS)
             first = set(hosts[0])
             leaving = sum(source in first and target not in first for source, target in test.flows)
             copies = len(slowest.test.flows)
-            yield _share(MANY_WAYS, found, _seconds(slowest, _EXCHANGED_BYTES * leaving / copies))
+            one_way_seconds = _seconds(slowest, _EXCHANGED_BYTES * leaving / copies)
+            yield _share(MANY_WAYS, found, one_way_seconds, median(found.seconds))
 
 
 def _seconds(speed: Speed, size_bytes: float) -> float:
     return max(0.0, size_bytes - speed.burst_bytes) / speed.bytes_per_second
 
 
-def _share(name: str, found: Timed, one_way_seconds: float) -> Entry:
-    taken = median(found.seconds)
+def _share(name: str, found: Timed, one_way_seconds: float, taken: float) -> Entry:
     spread = (max(found.seconds) - min(found.seconds)) / 2 / taken
     how = f"{found.test.kind.value}, {found.size_bytes >> 20} MiB each, of the one-way rate"
     share = min(_MOST_SHARE, one_way_seconds / taken)

@@ -11,6 +11,7 @@ from orchestrator.config import RunConfig
 from orchestrator.config_codec import dump_config
 from orchestrator.errors import NothingFits, Problem
 from orchestrator.planner.compress_choice import compression_of, offer_of, with_warmup
+from orchestrator.planner.cut_lines import cut_lines
 from orchestrator.planner.dtypes import Arithmetic, choose_precision
 from orchestrator.planner.evaluate import Job, Point, setting_of
 from orchestrator.planner.layers import layer_trades
@@ -82,7 +83,7 @@ def make_plan(
         trades=trades.single,
         tree=trades.tree,
         layers=layer_trades(model, trades),
-        shards=uneven_shards(job, world if config.devices else solution.worlds[0]),
+        shards=cut_lines(job, found.best) or uneven_shards(job, world if config.devices else solution.worlds[0]),
         knobs=derivation_of(job, found.best),
         calibration=_use_of(known, job, found.best),
     )
@@ -94,10 +95,18 @@ def _with_compression(job: Job, best: Point, ranked: tuple[Choice, ...], load: W
     steps = config.batch.max_steps or math.ceil(load.rows_per_epoch * config.batch.epochs / config.batch.global_)
     first = compression_of(job, best, offer_of(job, best.place), steps)
     plans = (first, *(choice.strategy.compression for choice in ranked[1:]))
+    ranked = (_with_cut_told(job, best, ranked[0]), *ranked[1:])
     return tuple(
         replace(choice, strategy=replace(choice.strategy, compression=plan and with_warmup(plan, config, steps)))
         for choice, plan in zip(ranked, plans, strict=True)
     )
+
+
+def _with_cut_told(job: Job, best: Point, choice: Choice) -> Choice:
+    streamed = choice.strategy.streamed
+    if streamed is None:
+        return choice
+    return replace(choice, strategy=replace(choice.strategy, streamed=replace(streamed, told=cut_lines(job, best))))
 
 
 def _use_of(known: Chosen, job: Job, best: Point) -> CalibrationUse | None:

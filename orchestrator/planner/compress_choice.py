@@ -11,8 +11,11 @@ from orchestrator.estimate.setting import DTYPE_BYTES, Machine
 from orchestrator.estimate.time_moves import moves_of
 from orchestrator.estimate.time_practice import practice_of
 from orchestrator.estimate.values import StepTime
-from orchestrator.planner.compress_costs import Offer, Wire, best_offer, load_of, wire_of
-from orchestrator.planner.compression import CompressionPlan, Kind
+from orchestrator.planner.compress_break_even import break_even
+from orchestrator.planner.compress_costs import Offer, Wire, best_offer, wire_of
+from orchestrator.planner.compress_load import load_of
+from orchestrator.planner.compress_refresh import count_refreshes
+from orchestrator.planner.compression import CHUNK, CompressionPlan, Kind, Values, codec_of
 from orchestrator.planner.dtypes import adapter_dtype
 from orchestrator.planner.evaluate import Job, Place, Point, setting_of, time_of
 from orchestrator.planner.world import RankClass
@@ -21,16 +24,29 @@ from topology.units import MIB, format_bytes, format_rate, format_seconds
 WORTH: Final = 0.03  # of a step: below that the gain is smaller than predictions err
 _REDUCE, _GATHERS = "all_reduce", "gathers"
 _LARGE: Final = 1024 * MIB
+_HOOKED: Final = frozenset({Engine.ddp, Engine.streamed})  # both train adapters in DistributedDataParallel
 
 
 def offer_of(job: Job, place: Place) -> Offer | None:
-    """The best exchange of sparse gradients under ddp; None where the user wants none, or none is possible."""
+    """The best exchange of sparse gradients; None where the user wants none, or none is possible."""
     config = job.config
     if config.compress.name is Compress.none or place.world.size == 1:
         return None
     machine = _slowest(place)
     load = load_of(job.adapter, DTYPE_BYTES[adapter_dtype(config, Engine.ddp, place.precision)])
-    return best_offer(config.compress, load, wire_of(place.world, machine), machine)
+    return best_offer(config.compress, load, wire_of(place.world, machine), machine, _refresh_share(job))
+
+
+def _refresh_share(job: Job) -> float:
+    """The part of the run's compressed steps in which all elements travel; 0 where it is not known how many there are.
+
+    Everything travels in every step anyway where the density is 1.
+    """
+    wanted = job.config.compress
+    begin = warmup_steps(job.config, job.num_steps)
+    if job.num_steps <= begin or codec_of(wanted.density, wanted.values).kept == CHUNK:
+        return 0.0
+    return count_refreshes(wanted.refresh, begin, job.num_steps) / (job.num_steps - begin)
 
 
 def _slowest(place: Place) -> Machine:
@@ -42,14 +58,14 @@ def _slowest(place: Place) -> Machine:
 
 def sparse_first(job: Job, point: Point, offer: Offer | None) -> Point:
     """The point with sparse gradients, where the user asks for them whatever they cost."""
-    if offer is None or job.config.compress.name is not Compress.topk or point.way.engine is not Engine.ddp:
+    if offer is None or job.config.compress.name is not Compress.topk or point.way.engine not in _HOOKED:
         return point
     return replace(point, sparse=offer)
 
 
 def sparse_instead(job: Job, point: Point, dense: StepTime, offer: Offer | None) -> tuple[Point, StepTime] | None:
     """The point with sparse gradients and its time, where that saves more than 3% of a step with dense ones."""
-    if offer is None or point.sparse is not None or point.way.engine is not Engine.ddp:
+    if offer is None or point.sparse is not None or point.way.engine not in _HOOKED:
         return None
     if job.config.compress.name is not Compress.auto or offer.sent_bytes >= offer.dense_bytes:
         return None
@@ -69,7 +85,7 @@ def conflict_of_sparse(job: Job, point: Point) -> str | None:
         return None
     if point.place.world.size == 1:
         return "one rank sends no gradients: compress=topk needs more, or use compress=none"
-    if point.way.engine is Engine.ddp:
+    if point.way.engine in _HOOKED:
         if offer_of(job, point.place) is None:
             return "no islands of faster links to sum in: use compress.exchange=auto or split"
         return None
@@ -79,8 +95,9 @@ def conflict_of_sparse(job: Job, point: Point) -> str | None:
 def _no_hook(job: Job, point: Point) -> str:
     dense = replace(point, sparse=None)
     gradients, whole = _moved_bytes(job, dense)
+    why = "DeepSpeed has no hook for gradients"
     return (
-        f"DeepSpeed has no hook for gradients; compressing them would save at most {gradients / whole:.1%} of the "
+        f"{why}; compressing them would save at most {gradients / whole:.1%} of the "
         f"bytes that travel in a step ({_size(gradients)} of {format_bytes(whole)})"
     )
 
@@ -101,7 +118,7 @@ def compression_of(job: Job, point: Point, offer: Offer | None, num_steps: int) 
         job: of the point.
         point: that was chosen.
         offer: the best exchange at its place (`offer_of`).
-        num_steps: of the run.
+        num_steps: of the run; 0 for those of the job.
 
     Returns:
         None for one rank, and where the user wants none.
@@ -109,14 +126,15 @@ def compression_of(job: Job, point: Point, offer: Offer | None, num_steps: int) 
     wanted = job.config.compress
     if wanted.name is Compress.none or point.place.world.size == 1:
         return None
-    if point.way.engine is not Engine.ddp:
+    if point.way.engine not in _HOOKED:
         return CompressionPlan(kind=Kind.none, why=f"Compression: off, since {_no_hook(job, point)}.")
     if offer is None:
         why = "Compression: off, since there are no islands of faster links to sum in (compress.exchange=hierarchical)."
         return CompressionPlan(kind=Kind.none, why=why)
     dense, sparse = (time_of(job, replace(point, sparse=each)) for each in (None, offer))
     bare = _exposed(dense)
-    wire = wire_of(point.place.world, _slowest(point.place))
+    machine = _slowest(point.place)
+    wire = wire_of(point.place.world, machine)
     dense_seconds = _total(dense, _REDUCE)
     found = CompressionPlan(
         kind=Kind.none if point.sparse is None else Kind.topk,
@@ -124,7 +142,9 @@ def compression_of(job: Job, point: Point, offer: Offer | None, num_steps: int) 
         codec=offer.codec,
         exchange=offer.pattern.exchange,
         island=offer.pattern.island,
-        warmup_steps=warmup_steps(job.config, num_steps),
+        warmup_steps=warmup_steps(job.config, num_steps or job.num_steps),
+        refresh_fraction=wanted.refresh,
+        num_steps=num_steps or job.num_steps,
         chunks=offer.load.chunks,
         seconds=offer.seconds,
         dense_seconds=dense_seconds,
@@ -133,7 +153,9 @@ def compression_of(job: Job, point: Point, offer: Offer | None, num_steps: int) 
         step_seconds=dense.step_seconds,
         dense_bytes=offer.dense_bytes,
         sparse_bytes=offer.sent_bytes,
-        break_even_bytes_per_second=offer.break_even(dense_seconds, wire),
+        topk_bytes=offer.topk.sent_bytes,
+        refresh_bytes=offer.refresh.sent_bytes,
+        break_even_bytes_per_second=break_even(job, point, offer, wire, machine),
         residual_bytes=offer.cost.residual_bytes,
         buffer_bytes=offer.cost.buffer_bytes,
     )
@@ -142,7 +164,9 @@ def compression_of(job: Job, point: Point, offer: Offer | None, num_steps: int) 
 
 def with_warmup(found: CompressionPlan, config: RunConfig, num_steps: int) -> CompressionPlan:
     """The same for a run of `num_steps`."""
-    return found if found.codec is None else replace(found, warmup_steps=warmup_steps(config, num_steps))
+    if found.codec is None:
+        return found
+    return replace(found, warmup_steps=warmup_steps(config, num_steps), num_steps=num_steps)
 
 
 def warmup_steps(config: RunConfig, num_steps: int) -> int:
@@ -164,27 +188,22 @@ def _total(time: StepTime, name: str) -> float:
 
 def _why(found: CompressionPlan, wire: Wire, *, forced: bool) -> str:
     """Two sentences: the decision with its numbers, and what it costs or would need."""
-    assert found.codec is not None  # noqa: S101 - whoever asks has an offer
-    assert found.seconds is not None  # noqa: S101
+    assert found.seconds is not None  # noqa: S101 - whoever asks has an offer
     gain, step = found.gain_seconds or 0.0, found.step_seconds or math.inf
-    how = f"top {found.codec.density:.2%} in {found.codec.values.value}, {found.exchange.value}"
-    if found.island > 1:
-        how += f" over islands of {found.island}"
+    how = _how(found)
     times = (
-        f"dense {format_seconds(found.dense_seconds or 0.0)} a step, "
+        f"dense gradients of the same ranks take {format_seconds(found.dense_seconds or 0.0)} a step, "
         f"{format_seconds(found.dense_exposed_seconds or 0.0)} of it not hidden; "
         f"sparse {format_seconds(found.seconds.total)}, {format_seconds(found.exposed_seconds or 0.0)} not hidden"
     )
-    even = found.break_even_bytes_per_second
-    limit = "at any rate" if even is None else f"below {format_rate(even)} a rank" if even else "at no rate"
     needs = (
-        f"On their own, sparse gradients are sooner there {limit} (here {format_rate(wire.bytes_per_second)}); "
+        f"{_limit(found.break_even_bytes_per_second)} (here {format_rate(wire.bytes_per_second)}); "
         f"what was not sent yet takes {_size(found.residual_bytes)} a rank."
     )
     change = f"{'saves' if gain >= 0 else 'costs'} {format_seconds(abs(gain))} a step ({gain / step:+.1%})"
     if found.kind is Kind.topk:
         asked = ", as asked" if forced else ""
-        return f"Compression: on{asked} ({how}), {change}: {times}.\n{needs}"
+        return f"Compression: on{asked}: {how} {change}: {times}.\n{needs}"
     if found.sparse_bytes >= found.dense_bytes:
         reason = f"sparse gradients are no fewer bytes ({_size(found.sparse_bytes)} of {_size(found.dense_bytes)})"
     elif gain <= WORTH * step:
@@ -192,6 +211,27 @@ def _why(found: CompressionPlan, wire: Wire, *, forced: bool) -> str:
     else:
         reason = f"{how} {change}, but their memory does not fit"
     return f"Compression: off, since {reason}.\n{needs}"
+
+
+def _how(found: CompressionPlan) -> str:
+    """What travels, and when."""
+    assert found.codec is not None  # noqa: S101 - whoever asks has an offer
+    how = f"top {found.codec.density:.2%} in {found.codec.values.value}, {found.exchange.value}"
+    if found.island > 1:
+        how += f" over islands of {found.island}"
+    whole = {Values.int4: "4 bits"}.get(found.codec.whole.values, found.codec.whole.values.value)
+    refreshes, compressed = found.refreshes(found.num_steps), max(0, found.num_steps - found.warmup_steps)
+    if refreshes:
+        how += f" ({refreshes:,} of {compressed:,} compressed steps send all elements in {whole})"
+    return how
+
+
+def _limit(even: float | None) -> str:
+    if even is None:
+        return "Sparse gradients are the sooner ones there at every rate of the links"
+    if not even:
+        return "Dense gradients are the sooner ones there at every rate of the links"
+    return f"Sparse gradients are the sooner ones there below {format_rate(even)} a rank"
 
 
 def _size(nbytes: int) -> str:

@@ -1,8 +1,8 @@
 """What sparse gradients take in a world: bytes, seconds on the links, seconds of the device, memory.
 
-Bytes are exact (`compression`). Links are those that the dense all-reduce is reckoned with: bus rates of the library's
-all-gather over the wires of the machine, and of one inside an island. A collective among all ranks passes the port of
-a host, or of an island, once for all its ranks; packets sent directly to their owners pass it for each of them.
+Bytes are exact (`compress_format`). Links are those that the dense all-reduce is reckoned with: bus rates of the
+library's all-gather over the wires of the machine, and of one inside an island. A collective among all ranks passes the
+port of a host, or of an island, once for all its ranks; packets sent directly to their owners pass it for each of them.
 """
 
 from __future__ import annotations
@@ -12,48 +12,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.config import Compress, CompressConfig, CompressExchange
-from orchestrator.estimate.calibration import DDP_BUCKET_BYTES, GLOO_ALPHA_SECONDS, Constant
+from orchestrator.estimate.calibration import GLOO_ALPHA_SECONDS
 from orchestrator.estimate.setting import Machine, Sparse
-from orchestrator.planner.compression import (
-    CHUNK,
-    HEADER_BYTES,
-    Codec,
-    Exchange,
-    Pattern,
-    Sent,
-    SparseSeconds,
-    chunks_of,
-    codec_of,
-    dense_sent_bytes,
-)
+from orchestrator.planner.compress_format import CHUNK, Codec, Exchange, Pattern, codec_of, dense_sent_bytes
+from orchestrator.planner.compress_load import Load, buffer_bytes, device_seconds
+from orchestrator.planner.compression import SparseSeconds
 from orchestrator.planner.rates import CPU_LINK_RATES
 from orchestrator.planner.world import World
-from orchestrator.workload.adapter import AdapterShape
-from topology.units import MIB
 
 _FP32: Final = 4
-_FIRST_BUCKET_BYTES: Final = MIB  # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
 _TWO: Final = 2
-
-
-def _constant(value: float, unit: str, source: str) -> Constant:
-    return Constant(value=value, unit=unit, source=source)
-
-
-_CPU: Final = "measured, torch 2.13 on one busy AVX-512 core, 2M elements, density 1%, int8: the least of 12 runs"
-SELECT_BYTES: Final = _constant(24, "bytes of memory traffic per element", "prior: a few passes of a selection")
-ENCODE_BYTES: Final = _constant(
-    12, "bytes of memory traffic per element", "counted: sum and residual, read and written"
-)
-DECODE_BYTES: Final = _constant(8, "bytes of memory traffic per element", "counted: zeroed, read and rounded once")
-KEPT_BYTES: Final = _constant(
-    64, "bytes of memory traffic per kept element", "prior: a scattered sum touches two lines"
-)
-LAUNCH_SECONDS: Final = _constant(4e-4, "seconds per bucket", "prior: some thirty kernels from Python")
-CPU_SELECT_SECONDS: Final = _constant(1.6e-9, "seconds per element and core", _CPU)
-CPU_ENCODE_SECONDS: Final = _constant(0.5e-9, "seconds per element and core", _CPU)
-CPU_DECODE_SECONDS: Final = _constant(0.3e-9, "seconds per element and core", _CPU)
-CPU_KEPT_SECONDS: Final = _constant(2.5e-8, "seconds per kept element and core", _CPU)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,52 +52,18 @@ class Wire:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What is exchanged in a step.
+class Part:
+    """What one kind of step takes: with the largest elements alone, or with all of them.
 
     Attributes:
-        elements: of the adapters.
-        chunks: of them.
-        buckets: that they travel in.
-        element_bytes: of a gradient.
+        seconds: piece by piece.
+        sent_bytes: by rank 0, which sends the most.
+        buffer_bytes: of a bucket's packets.
     """
 
-    elements: int
-    chunks: int
-    buckets: int
-    element_bytes: int
-
-    @property
-    def bucket_chunks(self) -> int:
-        """Chunks of one bucket, at most."""
-        return -(-self.chunks // self.buckets)
-
-    @property
-    def bucket_sizes(self) -> tuple[tuple[int, int], ...]:
-        """Chunks of a bucket, and how many buckets have as many."""
-        each, more = divmod(self.chunks, self.buckets)
-        return tuple((size, count) for size, count in ((each + 1, more), (each, self.buckets - more)) if count)
-
-    def sent(self, pattern: Pattern, codec: Codec) -> Sent:
-        """What rank 0, which sends the most, sends in a step."""
-        found = [
-            (pattern.sent(codec, size, 0, dense_bytes=self.element_bytes), count) for size, count in self.bucket_sizes
-        ]
-        return Sent(
-            inside_bytes=sum(sent.inside_bytes * count for sent, count in found),
-            across_bytes=sum(sent.across_bytes * count for sent, count in found),
-            phases=sum(sent.phases * count for sent, count in found),
-            messages=sum(sent.messages * count for sent, count in found),
-        )
-
-    def message_bytes(self, codec: Codec) -> int:
-        """Bytes of all chunks, with a header for each bucket."""
-        return codec.wire_bytes(self.chunks) + self.buckets * HEADER_BYTES
-
-    @property
-    def dense_bytes(self) -> int:
-        """Of all gradients."""
-        return self.elements * self.element_bytes
+    seconds: SparseSeconds
+    sent_bytes: int
+    buffer_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,48 +72,59 @@ class Offer:
 
     Attributes:
         pattern: who sends to whom.
+        island: what it is inside; None without islands.
         codec: of the packets.
         load: what is exchanged.
-        seconds: of a step, piece by piece.
-        sent_bytes: by rank 0 in a step.
+        share: of the compressed steps, in which all elements travel.
+        topk, refresh: the two kinds of steps.
         dense_bytes: that a dense all-reduce sends at least.
-        bus_bytes: of `sent_bytes`, what counts against the bus rate of all ranks.
-        cost: the same for the estimate.
     """
 
     pattern: Pattern
+    island: Island | None
     codec: Codec
     load: Load
-    seconds: SparseSeconds
-    sent_bytes: int
+    share: float
+    topk: Part
+    refresh: Part
     dense_bytes: int
-    bus_bytes: float
-    cost: Sparse
 
-    def break_even(self, dense_seconds: float, wire: Wire) -> float | None:
-        """Bus rate in bytes per second below which this is sooner done than dense sums; None: at any rate.
+    @property
+    def seconds(self) -> SparseSeconds:
+        """Of a step, the mean over both kinds."""
+        few, whole = self.topk.seconds, self.refresh.seconds
+        return SparseSeconds(
+            select=self._mean(few.select, whole.select),
+            encode=self._mean(few.encode, whole.encode),
+            wire=self._mean(few.wire, whole.wire),
+            decode=self._mean(few.decode, whole.decode),
+        )
 
-        Both exchanges are compared with nothing hidden; what does not depend on the rate of all ranks stays.
-        """
-        dense_fixed = max(0.0, dense_seconds - self.dense_bytes / wire.bytes_per_second)
-        own_fixed = self.seconds.total - self.bus_bytes / wire.bytes_per_second
-        if self.bus_bytes >= self.dense_bytes:
-            return 0.0
-        if own_fixed <= dense_fixed:
-            return None
-        return (self.dense_bytes - self.bus_bytes) / (own_fixed - dense_fixed)
+    @property
+    def sent_bytes(self) -> int:
+        """By rank 0 in a step, the mean over both kinds."""
+        return round(self._mean(self.topk.sent_bytes, self.refresh.sent_bytes))
 
+    @property
+    def cost(self) -> Sparse:
+        """The same for the estimate. Bytes and seconds are means; memory is that of the larger kind of step."""
+        seconds = self.seconds
+        buffers = max(self.topk.buffer_bytes, self.refresh.buffer_bytes) if self.share else self.topk.buffer_bytes
+        return Sparse(
+            wire_seconds=seconds.wire,
+            codec_seconds=seconds.total - seconds.wire,
+            sent_bytes=self.sent_bytes,
+            residual_bytes=2 * (-(-self.load.chunks // self.pattern.island)) * CHUNK * _FP32,
+            count_bytes=self.load.elements * _FP32,
+            buffer_bytes=buffers,
+        )
 
-def load_of(adapter: AdapterShape, element_bytes: int) -> Load:
-    """Elements, chunks and buckets of a model's adapters."""
-    chunks = sum(
-        piece.count * (chunks_of(piece.rank * piece.in_features) + chunks_of(piece.rank * piece.out_features))
-        for piece in adapter.all_pieces
-    )
-    # DistributedDataParallel makes its first bucket small, so that its exchange begins early.
-    rest = max(0, adapter.params * element_bytes - _FIRST_BUCKET_BYTES)
-    buckets = 1 + -(-rest // DDP_BUCKET_BYTES)
-    return Load(elements=adapter.params, chunks=chunks, buckets=buckets, element_bytes=element_bytes)
+    def at(self, wire: Wire, machine: Machine) -> Offer:
+        """The same exchange on other links or devices."""
+        return _offer(self.pattern, self.island, self.codec, self.load, self.share, wire, machine)
+
+    def _mean(self, few: float, whole: float) -> float:
+        return few + self.share * (whole - few)
 
 
 def wire_of(world: World, machine: Machine) -> Wire:
@@ -205,7 +150,7 @@ def wire_of(world: World, machine: Machine) -> Wire:
     )
 
 
-def best_offer(config: CompressConfig, load: Load, wire: Wire, machine: Machine) -> Offer | None:
+def best_offer(config: CompressConfig, load: Load, wire: Wire, machine: Machine, share: float = 0.0) -> Offer | None:
     """The exchange that takes the least time of those that the user leaves open; None where none is possible.
 
     Args:
@@ -213,11 +158,12 @@ def best_offer(config: CompressConfig, load: Load, wire: Wire, machine: Machine)
         load: what is exchanged.
         wire: what joins the ranks.
         machine: the slowest device.
+        share: of the compressed steps, in which all elements travel.
     """
     if config.name is Compress.none or wire.ranks == 1:
         return None
     codec = codec_of(config.density, config.values)
-    found = [_offer(pattern, island, codec, load, wire, machine) for pattern, island in _open(config, wire)]
+    found = [_offer(pattern, island, codec, load, share, wire, machine) for pattern, island in _open(config, wire)]
     return min(found, key=lambda offer: offer.seconds.total, default=None)
 
 
@@ -236,31 +182,36 @@ def _open(config: CompressConfig, wire: Wire) -> Iterator[tuple[Pattern, Island 
                 yield Pattern(exchange=Exchange.hierarchical, ranks=wire.ranks, island=island.ranks), island
 
 
-def _offer(pattern: Pattern, island: Island | None, codec: Codec, load: Load, wire: Wire, machine: Machine) -> Offer:
-    sent = load.sent(pattern, codec)
-    bus_bytes = _bus_bytes(pattern, codec, load, wire)
-    on_wire = bus_bytes / wire.bytes_per_second + load.buckets * _latency(pattern, island, wire)
-    if island is not None:
-        on_wire += sent.inside_bytes / island.bytes_per_second
-    seconds = _device_seconds(pattern, codec, load, machine, on_wire)
-    residual = 2 * (-(-load.chunks // pattern.island)) * CHUNK * _FP32
-    buffers = _buffer_bytes(pattern, codec, load)
+def _offer(
+    pattern: Pattern, island: Island | None, codec: Codec, load: Load, share: float, wire: Wire, machine: Machine
+) -> Offer:
+    topk, refresh = (
+        _part(kind, island, form, load, wire, machine)
+        for kind, form in ((pattern, codec), (pattern.whole, codec.whole))
+    )
+    dense_bytes = dense_sent_bytes(load.dense_bytes, wire.ranks)
     return Offer(
         pattern=pattern,
+        island=island,
         codec=codec,
         load=load,
-        seconds=seconds,
+        share=share,
+        topk=topk,
+        refresh=refresh,
+        dense_bytes=dense_bytes,
+    )
+
+
+def _part(pattern: Pattern, island: Island | None, codec: Codec, load: Load, wire: Wire, machine: Machine) -> Part:
+    sent = load.sent(pattern, codec)
+    on_wire = _bus_bytes(pattern, codec, load, wire) / wire.bytes_per_second
+    on_wire += load.buckets * _latency(pattern, island, wire)
+    if island is not None:
+        on_wire += sent.inside_bytes / island.bytes_per_second
+    return Part(
+        seconds=device_seconds(pattern, codec, load, machine, on_wire),
         sent_bytes=sent.total_bytes,
-        dense_bytes=dense_sent_bytes(load.dense_bytes, wire.ranks),
-        bus_bytes=bus_bytes,
-        cost=Sparse(
-            wire_seconds=on_wire,
-            codec_seconds=seconds.total - on_wire,
-            sent_bytes=sent.total_bytes,
-            residual_bytes=residual,
-            count_bytes=load.elements * _FP32,
-            buffer_bytes=buffers,
-        ),
+        buffer_bytes=buffer_bytes(pattern, codec, load),
     )
 
 
@@ -291,34 +242,3 @@ def _latency(pattern: Pattern, island: Island | None, wire: Wire) -> float:
         return 3 * wire.alpha_seconds
     inside = 0.0 if island is None else 2 * island.alpha_seconds
     return 2 * wire.alpha_seconds + inside
-
-
-def _device_seconds(pattern: Pattern, codec: Codec, load: Load, machine: Machine, on_wire: float) -> SparseSeconds:
-    """What the device does: the own elements, then the part whose sum it selects from, then the result."""
-    own = load.chunks * CHUNK // pattern.island
-    again = 0 if pattern.exchange is Exchange.gather else own * pattern.island // pattern.ranks
-    sets = pattern.ranks if pattern.exchange is Exchange.gather else 1 + 1 / pattern.island
-    kept = sets * load.chunks * codec.kept
-    selected, whole = own + again, load.chunks * CHUNK
-    if machine.is_gpu:
-        rate = machine.memory_bytes_per_second
-        return SparseSeconds(
-            select=load.buckets * LAUNCH_SECONDS.value + SELECT_BYTES.value * selected / rate,
-            encode=ENCODE_BYTES.value * selected / rate,
-            wire=on_wire,
-            decode=(DECODE_BYTES.value * whole + KEPT_BYTES.value * kept) / rate,
-        )
-    cores = max(1.0, machine.cores)
-    return SparseSeconds(
-        select=CPU_SELECT_SECONDS.value * selected / cores,
-        encode=CPU_ENCODE_SECONDS.value * selected / cores,
-        wire=on_wire,
-        decode=(CPU_DECODE_SECONDS.value * whole + CPU_KEPT_SECONDS.value * kept) / cores,
-    )
-
-
-def _buffer_bytes(pattern: Pattern, codec: Codec, load: Load) -> int:
-    """Of one bucket: packets sent and received."""
-    message = codec.message_bytes(load.bucket_chunks)
-    received = pattern.ranks if pattern.exchange is Exchange.gather else 2
-    return (1 + received) * message

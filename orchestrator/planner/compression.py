@@ -1,24 +1,32 @@
-"""Sparse gradients on the wire: their format, what each exchange sends, and the value that a plan holds of it.
-
-Each parameter is cut into chunks of 4,096 elements, the last padded with zeros. Of a chunk the `kept` largest elements
-by size travel: 12-bit places inside the chunk, two in three bytes, then values, then a scale where values are whole
-numbers. All sizes are fixed, so no rank has to tell another how much comes. The format follows SparseLoCo
-(arXiv 2508.15706), whose chunks of 4,096 and 12-bit places it takes.
-"""
+"""What a plan holds of sparse gradients. Their format and what each exchange sends: `compress_format`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
 
 from orchestrator.config import CompressValues as Values
+from orchestrator.planner.compress_format import (
+    CHUNK,
+    HEADER_BYTES,
+    SCALE_BYTES,
+    WHOLE_TILE_CHUNKS,
+    Codec,
+    Exchange,
+    Pattern,
+    Sent,
+    chunks_of,
+    codec_of,
+    dense_sent_bytes,
+    parts_of,
+)
+from orchestrator.planner.compress_refresh import count_refreshes, is_refresh
 
 __all__ = [
     "CHUNK",
     "HEADER_BYTES",
     "SCALE_BYTES",
+    "WHOLE_TILE_CHUNKS",
     "Codec",
     "CompressionPlan",
     "Exchange",
@@ -31,13 +39,7 @@ __all__ = [
     "codec_of",
     "dense_sent_bytes",
     "parts_of",
-    "step_sent_bytes",
 ]
-
-CHUNK: Final = 4096  # elements; places inside it need 12 bits
-HEADER_BYTES: Final = 16  # before the chunks of each message: whether the sender's gradients were finite
-SCALE_BYTES: Final = 4  # fp32
-_THRESHOLD_BYTES: Final = 8  # of a value of the threshold exchange: a 32-bit place and fp32
 
 
 class Kind(Enum):
@@ -45,206 +47,6 @@ class Kind(Enum):
 
     none = "none"
     topk = "topk"
-
-
-class Exchange(Enum):
-    """How sparse gradients are summed over the ranks.
-
-    gather: every rank gets the packets of all others and sums them.
-    split: each rank owns a range of chunks: it sums them, selects anew and hands the result to all.
-    hierarchical: dense sums inside an island, split across islands, packets handed round inside.
-    threshold: one threshold for all chunks in place of a fixed count in each (Ok-Topk).
-    """
-
-    gather = "gather"
-    split = "split"
-    hierarchical = "hierarchical"
-    threshold = "threshold"
-
-
-_VALUE_BITS: Final = {Values.bf16: 16, Values.int8: 8, Values.int4: 4, Values.fp32: 32}
-_SCALED: Final = (Values.int8, Values.int4)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Codec:
-    """The fixed format of a chunk on the wire.
-
-    Attributes:
-        kept: values kept of a chunk's 4,096; even, since places travel in pairs.
-        values: how they travel.
-    """
-
-    kept: int
-    values: Values
-
-    def __post_init__(self) -> None:
-        """Refuse what has no format."""
-        if not 2 <= self.kept <= CHUNK or self.kept % 2:  # noqa: PLR2004
-            raise ValueError(f"{self.kept} kept values of a chunk: it must be an even number from 2 to {CHUNK}")
-
-    @property
-    def index_bytes(self) -> int:
-        """Bytes of the places; none where everything is kept, in order."""
-        return 0 if self.kept == CHUNK else self.kept // 2 * 3
-
-    @property
-    def value_bytes(self) -> int:
-        """Bytes of the values, without their scale."""
-        return self.kept * _VALUE_BITS[self.values] // 8
-
-    @property
-    def scale_bytes(self) -> int:
-        """Bytes of the scale; none for floating-point values."""
-        return SCALE_BYTES if self.values in _SCALED else 0
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Bytes of one chunk on the wire: places, values, scale, in this order."""
-        return self.index_bytes + self.value_bytes + self.scale_bytes
-
-    @property
-    def density(self) -> float:
-        """The part of the elements that is kept."""
-        return self.kept / CHUNK
-
-    def wire_bytes(self, num_chunks: int) -> int:
-        """Bytes of so many chunks, without the header of a message."""
-        return num_chunks * self.chunk_bytes
-
-    def message_bytes(self, num_chunks: int) -> int:
-        """Bytes of one message with so many chunks."""
-        return HEADER_BYTES + self.wire_bytes(num_chunks)
-
-
-def codec_of(density: float, values: Values) -> Codec:
-    """The format that keeps the part `density` of each chunk, as nearly as an even count can.
-
-    Raises:
-        ValueError: a density that is not above 0 and at most 1.
-    """
-    if not 0 < density <= 1:
-        raise ValueError(f"a density of {density}: it must be above 0 and at most 1")
-    return Codec(kept=min(CHUNK, max(2, 2 * round(density * CHUNK / 2))), values=values)
-
-
-def chunks_of(numel: int) -> int:
-    """Chunks of one parameter with so many elements; each parameter begins a chunk of its own."""
-    return -(-numel // CHUNK)
-
-
-def parts_of(num_chunks: int, ranks: int) -> tuple[int, ...]:
-    """Chunks that each rank owns, in rank order, as equal as can be; the first ranks own one more."""
-    each, more = divmod(num_chunks, ranks)
-    return tuple(each + (rank < more) for rank in range(ranks))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """What one rank sends in one exchange.
-
-    Attributes:
-        inside_bytes: to ranks of its own island; everything where all ranks are one island.
-        across_bytes: to ranks of other islands.
-        phases: that must follow each other, each at least one message's latency.
-        messages: that the rank starts.
-    """
-
-    inside_bytes: int
-    across_bytes: int
-    phases: int
-    messages: int
-
-    @property
-    def total_bytes(self) -> int:
-        """Over all links."""
-        return self.inside_bytes + self.across_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
-    """Who sends to whom.
-
-    Attributes:
-        exchange: the kind.
-        ranks: of the whole group.
-        island: ranks of one island, which follow each other in rank order; 1 for all kinds but hierarchical.
-    """
-
-    exchange: Exchange
-    ranks: int
-    island: int = 1
-
-    def __post_init__(self) -> None:
-        """Refuse islands that do not divide the group."""
-        if self.ranks < 1 or self.island < 1 or self.ranks % self.island:
-            raise ValueError(f"islands of {self.island} in {self.ranks} ranks")
-        if self.island > 1 and self.exchange is not Exchange.hierarchical:
-            raise ValueError(f"the {self.exchange.value} exchange knows no islands")
-
-    def sent(self, codec: Codec, num_chunks: int, rank: int, *, dense_bytes: int = 4) -> Sent:
-        """What `rank` sends of so many chunks, exact to the byte for all kinds but `threshold` (its upper bound).
-
-        Args:
-            codec: of the packets.
-            num_chunks: of this exchange: a bucket's, or a whole step's.
-            rank: who sends.
-            dense_bytes: of an element that travels dense inside an island.
-        """
-        if self.ranks == 1:
-            return Sent(inside_bytes=0, across_bytes=0, phases=0, messages=0)
-        if self.exchange is Exchange.gather:
-            others = self.ranks - 1
-            nbytes = others * codec.message_bytes(num_chunks)
-            return Sent(inside_bytes=0, across_bytes=nbytes, phases=1, messages=others)
-        if self.exchange is Exchange.split:
-            return _split(codec, num_chunks, self.ranks, rank)
-        if self.exchange is Exchange.threshold:
-            return _threshold(codec, num_chunks, self.ranks)
-        return self._hierarchical(codec, num_chunks, rank, dense_bytes)
-
-    def _hierarchical(self, codec: Codec, num_chunks: int, rank: int, dense_bytes: int) -> Sent:
-        """Dense parts to their owners in the island, packets among the ranks of one place, and then to the island.
-
-        Two islands swap their packets and hand both round; more of them split, and hand the selected ones round.
-        Dense parts travel without a header: an infinity in them shows by itself.
-        """
-        place, island = rank % self.island, rank // self.island
-        own, others, islands = parts_of(num_chunks, self.island)[place], self.island - 1, self.ranks // self.island
-        if islands == 2:  # noqa: PLR2004
-            across = Sent(inside_bytes=0, across_bytes=codec.message_bytes(own), phases=1, messages=1)
-        else:
-            across = _split(codec, own, islands, island)
-        dense = (num_chunks - own) * CHUNK * dense_bytes
-        packets = others * codec.message_bytes(own * (2 if islands == 2 else 1))  # noqa: PLR2004
-        return Sent(
-            inside_bytes=dense + packets if others else 0,
-            across_bytes=across.total_bytes,
-            phases=across.phases + (2 if others else 0),
-            messages=across.messages + 2 * others,
-        )
-
-
-def _split(codec: Codec, num_chunks: int, ranks: int, rank: int) -> Sent:
-    """Parts to their owners, then the own part, selected anew, to all."""
-    if ranks == 1:
-        return Sent(inside_bytes=0, across_bytes=0, phases=0, messages=0)
-    parts = parts_of(num_chunks, ranks)
-    out = sum(codec.message_bytes(part) for owner, part in enumerate(parts) if owner != rank)
-    back = (ranks - 1) * codec.message_bytes(parts[rank])
-    return Sent(inside_bytes=0, across_bytes=out + back, phases=2, messages=2 * (ranks - 1))
-
-
-def _threshold(codec: Codec, num_chunks: int, ranks: int) -> Sent:
-    """At most 6 k (P-1)/P words, of which a third are places and values of the parts, the rest of the result."""
-    kept = num_chunks * codec.kept
-    nbytes = 3 * kept * _THRESHOLD_BYTES * (ranks - 1) // ranks + 2 * (ranks - 1) * HEADER_BYTES
-    return Sent(inside_bytes=0, across_bytes=nbytes, phases=3, messages=3 * (ranks - 1))
-
-
-def dense_sent_bytes(nbytes: int, ranks: int) -> int:
-    """Bytes that a rank sends where a dense all-reduce of `nbytes` moves the least: 2 (P-1)/P of them."""
-    return 2 * nbytes * (ranks - 1) // ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,15 +82,22 @@ class CompressionPlan:
         exchange: how packets are summed.
         island: ranks of an island that the hierarchical exchange sums densely first; 1 for the others.
         warmup_steps: optimizer steps that stay dense, counted from the beginning of the run.
+        refresh_fraction: of the steps so far, after which all elements travel again; 0 for never.
+        num_steps: of the run that bytes and seconds are a mean of; 0 where they are of a step without refresh.
         chunks: of all adapters; 0 where nothing was reckoned.
-        seconds: predicted of a step's sparse exchange; None where nothing was reckoned.
+        seconds: predicted of a step's sparse exchange, the mean over the compressed steps with their refreshes; None
+            where nothing was reckoned.
         dense_seconds: the same gradients dense.
         exposed_seconds, dense_exposed_seconds: what of both the backward pass does not hide.
         step_seconds: predicted of a step with dense gradients.
-        dense_bytes, sparse_bytes: that the rank that sends the most sends in a step.
-        break_even_bytes_per_second: of a rank's link; on faster ones dense gradients are sooner there.
+        dense_bytes: that the rank that sends the most sends in a step with dense gradients.
+        sparse_bytes: the same sparse, the mean over the compressed steps.
+        topk_bytes, refresh_bytes: of a step with the largest elements alone, and of one with all of them.
+        break_even_bytes_per_second: bus rate of all-gathers among the ranks at which sparse and dense gradients add as
+            much to a step, the rate of all-reduces in proportion to it; below it sparse ones are sooner there. None
+            where they are at any rate, 0 where they are at none.
         residual_bytes: per rank, what was not sent yet, and room for the next step's.
-        buffer_bytes: per rank, packets that are sent and received.
+        buffer_bytes: per rank, packets that are sent and received, of the larger kind of step.
     """
 
     kind: Kind
@@ -297,6 +106,8 @@ class CompressionPlan:
     exchange: Exchange = Exchange.split
     island: int = 1
     warmup_steps: int = 0
+    refresh_fraction: float = 0.0
+    num_steps: int = 0
     chunks: int = 0
     seconds: SparseSeconds | None = None
     dense_seconds: float | None = None
@@ -305,6 +116,8 @@ class CompressionPlan:
     step_seconds: float | None = None
     dense_bytes: int = 0
     sparse_bytes: int = 0
+    topk_bytes: int = 0
+    refresh_bytes: int = 0
     break_even_bytes_per_second: float | None = None
     residual_bytes: int = 0
     buffer_bytes: int = 0
@@ -315,6 +128,8 @@ class CompressionPlan:
             raise ValueError("sparse gradients need a codec")
         if self.warmup_steps < 0:
             raise ValueError(f"{self.warmup_steps} steps of warm-up")
+        if not 0 <= self.refresh_fraction < 1:
+            raise ValueError(f"a refresh after {self.refresh_fraction} of the steps so far")
         if self.island > 1 and self.exchange is not Exchange.hierarchical:
             raise ValueError(f"the {self.exchange.value} exchange knows no islands")
 
@@ -325,6 +140,16 @@ class CompressionPlan:
             return None
         return self.dense_exposed_seconds - self.exposed_seconds
 
+    def is_refresh(self, step: int) -> bool:
+        """Whether all elements travel in a step, counted from 0 at the beginning of the run, if it is no dense one."""
+        return self.codec is not None and self.codec.kept < CHUNK and is_refresh(step, self.refresh_fraction)
+
+    def refreshes(self, num_steps: int) -> int:
+        """Refresh steps among the compressed ones of a run of `num_steps`."""
+        if self.codec is None or self.codec.kept == CHUNK:
+            return 0
+        return count_refreshes(self.refresh_fraction, self.warmup_steps, num_steps)
+
     def pattern(self, ranks: int) -> Pattern:
         """Who sends to whom among so many ranks.
 
@@ -332,13 +157,3 @@ class CompressionPlan:
             ValueError: the islands do not divide them.
         """
         return Pattern(exchange=self.exchange, ranks=ranks, island=self.island)
-
-
-def step_sent_bytes(pattern: Pattern, codec: Codec, buckets: Sequence[int], *, dense_bytes: int = 4) -> int:
-    """Bytes that the rank that sends the most sends for buckets of so many chunks."""
-    return max(_of_all(pattern, codec, buckets, dense_bytes))
-
-
-def _of_all(pattern: Pattern, codec: Codec, buckets: Sequence[int], dense_bytes: int) -> Iterator[int]:
-    for rank in range(pattern.ranks):
-        yield sum(pattern.sent(codec, each, rank, dense_bytes=dense_bytes).total_bytes for each in buckets)

@@ -81,6 +81,6 @@ def type_conflict(engine: Engine, precision: str, adapters: str, *, is_gpu: bool
         return "DeepSpeed has no fp16 on CPU ranks: use precision=fp32 or bf16"
     if engine is Engine.zero3 and adapters != precision:
         return f"DeepSpeed casts the module to {precision}, so adapters cannot stay {adapters}: use adapter.dtype=auto"
-    if engine is Engine.ddp and precision == "fp16" and adapters == "fp16":
+    if engine is not Engine.zero3 and precision == "fp16" and adapters == "fp16":
         return "the loss scaler cannot unscale fp16 gradients: use adapter.dtype=fp32"
     return None

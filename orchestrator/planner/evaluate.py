@@ -17,6 +17,7 @@ from orchestrator.planner.dtypes import adapter_dtype
 from orchestrator.planner.groups import Group
 from orchestrator.planner.measured import counted_stack
 from orchestrator.planner.strategy import Zero3Extras
+from orchestrator.planner.streaming_cut import Streaming
 from orchestrator.planner.ways import Way
 from orchestrator.planner.world import RankClass, World
 from orchestrator.workload.adapter import AdapterShape
@@ -38,6 +39,7 @@ class Job:
     adapter: AdapterShape
     batch: BatchShape
     seq_len: int
+    num_steps: int = 0  # of the run; 0 where nobody needs it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +60,18 @@ class Place:
     rows: tuple[int, ...]
     classes: tuple[RankClass, ...]
 
+    @property
+    def class_of_ranks(self) -> tuple[int, ...]:
+        """Number of each rank's class."""
+        at = {(self.kinds[ranks.rank], ranks.rows): number for number, ranks in enumerate(self.classes)}
+        return tuple(at[key] for key in zip(self.kinds, self.rows, strict=True))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One fully specified way to run at a place: micro-batch rows of each class, and forward passes per step.
 
-    `sparse` is how gradients travel, None for dense ones.
+    `sparse` is how gradients travel, None for dense ones; `streaming` how layers are fetched under engine streamed.
     """
 
     place: Place
@@ -73,6 +81,7 @@ class Point:
     zero3: Zero3Knobs | None = None
     extras: Zero3Extras | None = None
     sparse: Offer | None = None
+    streaming: Streaming | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +131,7 @@ def setting_of(job: Job, point: Point, at: int) -> Setting:
         flash_attention=config.model.attention is Attention.flash_attention_2,
         sparse=None if point.sparse is None else point.sparse.cost,
         zero3=point.zero3,
+        streamed=None if point.streaming is None else point.streaming.classes[at],
         machine=machine,
         stack=config.stack.value,
         counted=counted_stack(place.world.calibration, config.stack.value),
@@ -164,7 +174,7 @@ def layer_seconds(job: Job, point: Point) -> float:
     seconds = 0.0
     for at, rows in enumerate(point.micro):
         setting = setting_of(job, point, at)
-        alone = replace(setting, engine=Engine.ddp, zero3=None, world_size=1, rows=rows, accumulation=1)
+        alone = replace(setting, engine=Engine.ddp, zero3=None, streamed=None, world_size=1, rows=rows, accumulation=1)
         seconds = max(seconds, estimate_time(alone, terms=False).step_seconds)
     return seconds / job.model.layers / _passes(job, point.way)
 
@@ -180,11 +190,16 @@ def fit_of(job: Job, point: Point) -> Fit:
     return min(fits_of(job, point), key=lambda fit: fit.margin)
 
 
+def memory_of(job: Job, point: Point, at: int) -> Memory:
+    """Memory of the ranks of class `at`."""
+    return estimate_memory(setting_of(job, point, at))
+
+
 def fits_of(job: Job, point: Point) -> tuple[Fit, ...]:
     """Memory of each class of ranks."""
     fits = []
     for at, ranks in enumerate(point.place.classes):
-        memory = estimate_memory(setting_of(job, point, at))
+        memory = memory_of(job, point, at)
         if point.extras is not None and point.extras.hpz_partition_size > 1:
             memory = _with_second_copy(job, memory, point.extras.hpz_partition_size)
         fits.append(_fit(point.place.world, ranks, memory))
@@ -211,13 +226,19 @@ def _with_second_copy(job: Job, memory: Memory, ranks: int) -> Memory:
 
 
 def usable_bytes(ranks: RankClass) -> int:
-    """Device memory that a plan may fill; on a CPU the host's limit is the only one."""
-    return int(ranks.machine.memory_bytes * DEVICE_FILL.value) if ranks.machine.is_gpu else ranks.host_bytes
+    """Device memory that a plan may fill; on a CPU the host's, whatever the budget of its tensors."""
+    if not ranks.machine.is_gpu:
+        return ranks.host_bytes
+    usable = int(ranks.machine.memory_bytes * DEVICE_FILL.value)
+    return usable if ranks.budget_bytes is None else min(usable, ranks.budget_bytes)
 
 
 def _fit(world: World, ranks: RankClass, memory: Memory) -> Fit:
     usable, host = max(1, usable_bytes(ranks)), max(1, ranks.host_bytes)
     fill = max(memory.device_bytes / usable, memory.host_bytes / host)
+    if ranks.budget_bytes is not None and not ranks.machine.is_gpu:
+        tensors = max(phase.allocated_bytes for phase in (memory.load, memory.train, memory.save))
+        fill = max(fill, tensors / ranks.budget_bytes)
     return Fit(ranks=ranks, memory=memory, margin=1 - fill, misfit=_misfit(world, ranks, memory))
 
 
@@ -228,10 +249,21 @@ def _misfit(world: World, ranks: RankClass, memory: Memory) -> Misfit | None:
         missing = phase.device_bytes - usable_bytes(ranks)
         if missing > 0:
             card = f"{ranks.device_name} " if len({device.name for device in world.devices}) > 1 else ""
+            usable = f"{DEVICE_FILL.value:.0%} of it usable"
+            if ranks.budget_bytes is not None:
+                usable = f"{format_bytes(usable_bytes(ranks))} of it may be used by engine.budgets_gib"
             reason = (
                 f"needs {format_bytes(phase.device_bytes)} a card {when} ({_largest(phase.terms)}), {card}has "
-                f"{format_bytes(ranks.machine.memory_bytes)} ({DEVICE_FILL.value:.0%} of it usable): "
-                f"{format_bytes(missing)} missing"
+                f"{format_bytes(ranks.machine.memory_bytes)} ({usable}): {format_bytes(missing)} missing"
+            )
+            return Misfit(reason=reason, missing_bytes=missing)
+    elif ranks.budget_bytes is not None:
+        when, phase = max(phases, key=lambda item: item[1].allocated_bytes)
+        missing = phase.allocated_bytes - ranks.budget_bytes
+        if missing > 0:
+            reason = (
+                f"needs {format_bytes(phase.allocated_bytes)} for tensors {when} ({_largest(phase.terms)}), "
+                f"engine.budgets_gib allows {format_bytes(ranks.budget_bytes)}: {format_bytes(missing)} missing"
             )
             return Misfit(reason=reason, missing_bytes=missing)
     when, phase = max(phases, key=lambda item: item[1].host_bytes)

@@ -29,9 +29,11 @@ def explain(plan: Plan) -> str:
 
 
 def reasons_of(plan: Plan) -> tuple[str, ...]:
-    """Why the choice, who sums the gradients, and whether they travel sparse."""
-    route, sparse = plan.chosen.strategy.gradient_route, plan.chosen.strategy.compression
-    told = [] if route is None else [route.why]
+    """Why the choice, who brings layers together and sums the gradients, and whether these travel sparse."""
+    strategy = plan.chosen.strategy
+    sparse = strategy.compression
+    gathers = None if strategy.streamed is None else strategy.streamed.gather_route
+    told = [route.why for route in (gathers, strategy.gradient_route) if route is not None]
     return (*plan.reasons, *told, *([] if sparse is None else sparse.why.split("\n")))
 
 
@@ -53,7 +55,9 @@ def _head(plan: Plan) -> str:
 
 
 def _shards(plan: Plan) -> str:
-    title = "Uneven shards over all devices (computed only: no engine of this version cuts the base unevenly)"
+    title = "Uneven shards over all devices (as engine=streamed could hold the layers)"
+    if plan.chosen.strategy.streamed is not None:
+        title = "Cut of the layers"
     return "\n".join([title, *(f"  {line}" for line in plan.shards)])
 
 

@@ -121,7 +121,7 @@ def _price(trade: Trade) -> tuple[str, str, str]:
 
 def _uncertain(change: str) -> str:
     """Mark what stands behind its own estimate, as in the ranking."""
-    return _UNCERTAIN if "engine=zero3" in change else ""
+    return _UNCERTAIN if "engine=zero3" in change or "engine=streamed" in change else ""
 
 
 def _each(saved_bytes: int, percent: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.config import Compress
+from orchestrator.config import Checkpointing, Compress, Engine
 from orchestrator.estimate.recomputed import mode_text
 from orchestrator.estimate.values import StepTime
 from orchestrator.planner.compress_choice import conflict_of_sparse, offer_of, sparse_first, sparse_instead
@@ -24,6 +24,7 @@ from orchestrator.planner.world import World
 ALL_TIMED = 16
 _SOME_TIMED = 12
 _NEAR_TIMED = 6
+_NO_GAIN = "a whole copy fits with the same micro-batches and recomputes no more: fetching layers would only take time"
 
 Taken = dict[object, set[int]]  # micro-batches of a place and way that fit, by their number
 
@@ -58,7 +59,7 @@ class Refused:
 
 def group_of(world: World, way: Way) -> tuple[object, ...]:
     """What is listed once: where the optimizer's state lies is decided by the order, and not shown apart."""
-    place = None if way.residency is None else (way.residency.param, way.residency.second_copy)
+    place = None if way.residency is None else (way.residency.param, way.residency.second_copy, way.residency.island)
     return id(world), way.engine, way.checkpointing, way.recomputed is None, place
 
 
@@ -121,10 +122,11 @@ class Explorer:
             found: list[Timed] = []
             misfits = [self._try(place, way, found) for place in places]
             self.timed += found
-            if not found:
-                self._refuse(
-                    (*self._choice(), *group_of(world, way)), [misfit for misfit in misfits if misfit is not None]
-                )
+            refused = [misfit for misfit in misfits if misfit is not None]
+            if not found and refused:
+                self._refuse((*self._choice(), *group_of(world, way)), refused)
+            elif not found and way.engine is Engine.streamed:
+                self._conflict(world, way, _NO_GAIN)
 
     def fit(self, point: Point) -> Fit:
         """Memory of a point, estimated once."""
@@ -136,6 +138,7 @@ class Explorer:
         """Add the micro-batches that fit; return the smallest, and why it does not, where none does."""
         taken = self.taken.setdefault((id(place.world), place.rows, way), set())
         bare = tuple(points_of(self.job.config, place, way))
+        taken |= self._outdone(place, way)
         if len(taken) == len(bare):
             self.lines.append(Line(place=place, way=way, points=bare, fitting=tuple(range(len(bare)))))
             return None
@@ -167,6 +170,23 @@ class Explorer:
             times[at] = self.time(point(at))
         found += times.values()
         return None
+
+    def _outdone(self, place: Place, way: Way) -> set[int]:
+        """Micro-batches of a way that streams that a whole copy fits, too, without recomputing more.
+
+        The same kernels run there, and nothing is fetched: streaming them cannot come first.
+        """
+        if way.engine is not Engine.streamed or self.job.config.engine.name is not Engine.auto:
+            return set()
+        modes = {Checkpointing.none}
+        if self.job.config.checkpointing is not Checkpointing.auto or way.recomputed is not None:
+            modes.add(way.checkpointing)  # no part of the layers is looked at instead
+        return {
+            at
+            for line in self.lines
+            if line.place is place and line.way.engine is Engine.ddp and line.way.checkpointing in modes
+            for at in line.fitting
+        }
 
     def time(self, point: Point) -> Timed:
         """A point with its time; with sparse gradients where these are worth it and fit."""
@@ -208,13 +228,14 @@ class Explorer:
         key = id(point.place), point.way.checkpointing, point.micro
         if key not in self._layers:
             self._layers[key] = bare_layer_seconds(self.job, point)
-        return with_knobs(self.job, point, self._layers[key])
+        known = with_knobs(self.job, point, self._layers[key])
+        return sparse_first(self.job, known, self._offer(point.place))
 
     def _conflict(self, world: World, way: Way, conflict: str) -> None:
         """Tell a conflict once, and of which part it is true where that is not the whole."""
         name = way.engine.value
         if world is not self._places[0].world:
-            place = "" if way.residency is None else f", offload {way.residency.param.value}"
+            place = f", offload {way.residency.param.value}" if way.engine is Engine.zero3 and way.residency else ""
             name += f" on {world.size} rank{'s' if world.size > 1 else ''}{place}"
         key = (way.engine, way.checkpointing, conflict)
         name += f", {mode_text(way.checkpointing, way.recomputed, self.job.model.layers)}{self._options()}"

@@ -84,12 +84,12 @@ def levers_of(state: State) -> Iterator[Lever]:
     point, config = state.point, state.job.config
     yield from _modes(state)
     if point.place.world.is_gpu:  # on a CPU device and host are one memory
-        yield from _places(point.way.residency)
+        yield from _places(point.way)
     yield from _micro(state)
     if config.adapter.rank > 1:
         rank = config.adapter.rank // 2
         yield Lever(name="smaller adapter", setting=f"adapter.rank={rank}", apply=partial(_with_rank, rank))
-    if config.optimizer.name is Optimizer.adamw and point.place.world.is_gpu and point.way.residency is None:
+    if config.optimizer.name is Optimizer.adamw and point.place.world.is_gpu and point.way.engine is not Engine.zero3:
         yield Lever(name="moments in 8 bits", setting="optimizer=adamw_8bit", apply=_with_small_moments)
     if not config.data.packing and not config.data.group_by_length:
         yield Lever(name="rows joined into full ones", setting="data.packing=true", apply=_with_packing)
@@ -128,12 +128,18 @@ def recomputed_now(way: Way, layers: int) -> int:
     return layers if way.recomputed is None else way.recomputed
 
 
-def _places(place: Residency | None) -> Iterator[Lever]:
+def _places(way: Way) -> Iterator[Lever]:
+    place = way.residency
+    if way.engine is Engine.streamed:
+        return  # what its devices have no room for waits in host memory already
     if place is None:
+        whole = Residency(param=Offload.none, optimizer=Offload.none)
+        apply = partial(_with_place, Engine.streamed, whole)
+        yield Lever(name="share the base, fetched by layers", setting="engine=streamed", apply=apply)
         for target, name in ((Offload.none, "partition the base"), (Offload.cpu, "partition and offload the base")):
             sharded = Residency(param=target, optimizer=target)
             setting = f"engine=zero3 engine.offload_param={target.value}"
-            yield Lever(name=name, setting=setting, apply=partial(_with_place, sharded))
+            yield Lever(name=name, setting=setting, apply=partial(_with_place, Engine.zero3, sharded))
         return
     for key, what in (("param", "the base"), ("optimizer", "the optimizer's state")):
         for target, where in ((Offload.none, "on the device"), (Offload.cpu, "in host memory")):
@@ -157,15 +163,17 @@ def _with_way(state: State, way: Way) -> State | None:
     config, place = state.job.config, state.point.place
     if conflict_of(config, place.world, way, place.precision) is not None:
         return None
-    return replace(state, point=with_knobs(state.job, replace(state.point, way=way, zero3=None, extras=None)))
+    return replace(
+        state, point=with_knobs(state.job, replace(state.point, way=way, zero3=None, extras=None, streaming=None))
+    )
 
 
 def _with_mode(mode: Checkpointing, recomputed: int | None, state: State) -> State | None:
     return _with_way(state, replace(state.point.way, checkpointing=mode, recomputed=recomputed))
 
 
-def _with_place(place: Residency, state: State) -> State | None:
-    return _with_way(state, replace(state.point.way, engine=Engine.zero3, residency=place))
+def _with_place(engine: Engine, place: Residency, state: State) -> State | None:
+    return _with_way(state, replace(state.point.way, engine=engine, residency=place))
 
 
 def _moved(key: str, target: Offload, state: State) -> State | None:
@@ -193,7 +201,7 @@ def _with_rank(rank: int, state: State) -> State:
 
 
 def _with_small_moments(state: State) -> State | None:
-    if state.point.way.residency is not None:
+    if state.point.way.engine is Engine.zero3:
         return None  # ZeRO-3 flattens the adapters, which 8-bit optimizers cannot save
     return _asked(state, optimizer=replace(state.job.config.optimizer, name=Optimizer.adamw_8bit))
 

@@ -89,12 +89,14 @@ def _recomputes(line: Line) -> bool:
     return line.way.checkpointing is not Checkpointing.none
 
 
-def _part(point: Point, layers: int) -> Point:
-    return replace(point, way=replace(point.way, recomputed=layers))
+def _part(explorer: Explorer, point: Point, layers: int) -> Point:
+    part = replace(point, way=replace(point.way, recomputed=layers))
+    # The room for layers that stream is another one then.
+    return part if part.streaming is None else explorer.ready(part)
 
 
 def _timed(explorer: Explorer, point: Point, layers: int) -> Timed:
-    return explorer.time(_part(point, layers))
+    return explorer.time(_part(explorer, point, layers))
 
 
 def _fewest(explorer: Explorer, point: Point, limit: float) -> Timed | None:
@@ -107,11 +109,12 @@ def _fewest(explorer: Explorer, point: Point, limit: float) -> Timed | None:
 
     def margin(count: int) -> float:
         if count not in margins:
-            margins[count] = explorer.fit(_part(point, count) if count < layers else point).margin
+            margins[count] = explorer.fit(_part(explorer, point, count) if count < layers else point).margin
         return margins[count]
 
     least = 1
-    if margin(1) < 0:
+    # Ranks that share streamed layers share what each of them saves, so there the first two tell nothing.
+    if margin(1) < 0 and point.streaming is None:
         rise = margin(2) - margin(1)
         least = layers if rise <= 0 else 1 + math.ceil(-margin(1) / rise)
     if least >= layers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from orchestrator.config import Checkpointing, RunConfig
+from orchestrator.config import Checkpointing, Engine, RunConfig
 from orchestrator.estimate.recomputed import mode_text
 from orchestrator.estimate.time import estimate_time
 from orchestrator.planner.assign import forced_micro, micro_options, share_rows
@@ -13,7 +13,18 @@ from orchestrator.planner.compress_choice import compression_of
 from orchestrator.planner.dtypes import adapter_dtype, choose_precision, quant_storage
 from orchestrator.planner.evaluate import Job, Place, Point, allocator_of, layer_seconds, setting_of
 from orchestrator.planner.knobs import Ground, Knob, derive
-from orchestrator.planner.strategy import SPARSE_LABEL, Recomputed, Strategy, micro_label, options_label, ranks_label
+from orchestrator.planner.strategy import (
+    SPARSE_LABEL,
+    Recomputed,
+    Strategy,
+    cut_label,
+    micro_label,
+    options_label,
+    ranks_label,
+)
+from orchestrator.planner.streamed_plan import StreamedPlan
+from orchestrator.planner.streaming import streaming_of
+from orchestrator.planner.streaming_plan import shares_of, streamed_plan
 from orchestrator.planner.ways import ENGINES, Way
 from orchestrator.planner.world import World, device_classes, machines, rank_classes
 
@@ -70,14 +81,17 @@ def with_knobs(job: Job, point: Point, seconds: float | None = None) -> Point:
         seconds: of a layer (`bare_layer_seconds`), if that is known.
     """
     if point.way.residency is None:
-        return replace(point, zero3=None, extras=None)
+        return replace(point, zero3=None, extras=None, streaming=None)
+    if point.way.engine is Engine.streamed:
+        seconds = bare_layer_seconds(job, point) if seconds is None else seconds
+        return replace(point, zero3=None, extras=None, streaming=streaming_of(job, point, seconds))
     zero3, extras, _ = derive(job.config, job.model, job.adapter, _ground(job, point, seconds))
-    return replace(point, zero3=zero3, extras=extras)
+    return replace(point, zero3=zero3, extras=extras, streaming=None)
 
 
 def derivation_of(job: Job, point: Point) -> tuple[Knob, ...]:
     """How the knobs of a point came about; none for an engine without."""
-    if point.way.residency is None:
+    if point.way.residency is None or point.way.engine is Engine.streamed:
         return ()
     return derive(job.config, job.model, job.adapter, _ground(job, point, None))[2]
 
@@ -85,7 +99,7 @@ def derivation_of(job: Job, point: Point) -> tuple[Knob, ...]:
 def bare_layer_seconds(job: Job, point: Point) -> float:
     """Seconds of a layer where nothing is gathered: the same for every residency, and for a part of the layers."""
     plain = replace(point.way, engine=next(iter(ENGINES)), residency=None, recomputed=None)
-    return layer_seconds(job, replace(point, zero3=None, extras=None, way=plain))
+    return layer_seconds(job, replace(point, zero3=None, extras=None, streaming=None, way=plain))
 
 
 def _ground(job: Job, point: Point, seconds: float | None) -> Ground:
@@ -105,14 +119,25 @@ def label_of(job: Job, point: Point) -> str:
     """The strategy's label, without making it for every rank."""
     world = point.place.world
     copy = None if point.way.residency is None else point.way.residency.second_copy
+    if point.way.residency is not None and point.way.residency.island is not None:
+        copy = point.way.residency.island
     who = ranks_label(
         point.way.engine, point.zero3, world.size, len(world.hosts), copy_ranks=1 if copy is None else copy.ranks
     )
+    if point.streaming is not None:
+        who += f", {cut_label(shares_of(point.place, point.streaming), point.streaming.window)}"
     micro = micro_label(point.micro, point.accumulation)
     end = options_label(packing=bool(job.config.data.packing), optimizer=job.config.optimizer.name)
     end += "" if point.sparse is None else SPARSE_LABEL
     mode = mode_text(point.way.checkpointing, point.way.recomputed, job.model.layers)
     return f"{who}, {micro}, {mode}, {point.place.precision}{end}"
+
+
+def streamed_of(job: Job, point: Point) -> StreamedPlan | None:
+    """How the point's layers stream, every rank spelled out; None for other engines."""
+    if point.streaming is None:
+        return None
+    return streamed_plan(point.place, point.streaming, job.config.engine)
 
 
 def strategy_of(job: Job, point: Point) -> Strategy:
@@ -139,6 +164,7 @@ def strategy_of(job: Job, point: Point) -> Strategy:
         allocator=allocator_of(config, world),
         threads_per_process=world.threads_per_process,
         zero3=point.zero3,
+        streamed=streamed_of(job, point),
         optimizer=config.optimizer.name,
         packing=bool(config.data.packing),
         padding=config.data.padding,

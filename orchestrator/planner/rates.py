@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from orchestrator.calibration_file import Calibration
@@ -40,6 +41,29 @@ def host_share_bytes(host: Host, ranks: int) -> int:
     """Host memory that each of `ranks` may take: what is available now, shared evenly."""
     available = host.available_memory_bytes
     return (memory_of(host) if available is None else available) // ranks
+
+
+def at_speed(machine: Machine, speed: float) -> Machine:
+    """The machine where all that it computes takes 1/`speed` of the time; its links stay."""
+    if speed == 1:
+        return machine
+    measured = machine.measured
+    if measured is not None:
+        memory, passes = measured.memory_bytes_per_second, measured.elementwise_bytes_per_second
+        measured = replace(
+            measured,
+            products=tuple((width, rate * speed) for width, rate in measured.products),
+            unpacked=tuple((width, rate * speed) for width, rate in measured.unpacked),
+            memory_bytes_per_second=None if memory is None else memory * speed,
+            elementwise_bytes_per_second=None if passes is None else passes * speed,
+        )
+    return replace(
+        machine,
+        flops_per_second=machine.flops_per_second * speed,
+        memory_bytes_per_second=machine.memory_bytes_per_second * speed,
+        cores=machine.cores if machine.is_gpu else machine.cores * speed,
+        measured=measured,
+    )
 
 
 def machine_of(

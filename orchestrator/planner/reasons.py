@@ -15,6 +15,9 @@ from orchestrator.planner.variants import OPTIMIZER_HANDICAP, packed_rows, packi
 from orchestrator.planner.ways import ENGINES
 from topology.units import format_bytes, format_rate, format_seconds
 
+_FETCHING = ("base_gather", "base_copy")
+_NO_WAIT = 0.005  # of the fetching
+
 
 def reasons_for(asked: Asked, solution: Solution, arithmetic: Arithmetic) -> tuple[str, ...]:
     """Explain engine, devices, micro-batch, checkpointing and what else was open, of the first of the ranked ones."""
@@ -41,19 +44,35 @@ def _engine(solution: Solution) -> str:
         return f"Engine {strategy.engine.value} was asked for."
     memory = chosen.estimate.memory.device_bytes
     limit = 0 if found.fit is None else usable_bytes(found.fit.ranks)
-    other = next((c for c in found.ranked if c.strategy.engine is not strategy.engine), None)
     if strategy.engine is Engine.ddp:
+        other = next((c for c in found.ranked if c.strategy.engine is not strategy.engine), None)
         fits = f"needs {format_bytes(memory)} of the {format_bytes(limit)} it may fill"
         devices = "the device" if strategy.world_size == 1 else f"each of these {strategy.world_size} devices"
         copy = f"The whole base fits on {devices} ({fits}), so nothing is sharded and only adapter gradients travel"
         if other is None:
             return f"{copy}."
         return f"{copy}; {_not_taken(other, chosen)}."
+    copy_ = next((c for c in found.ranked if c.strategy.engine is Engine.ddp), None)
+    if copy_ is not None:
+        return f"Partitioning the base pays: ddp would take {_times(copy_, chosen)} as long.{_fetching(found)}"
     ddp = next((r for r in found.refused if r.strategy.startswith(Engine.ddp.value)), None)
-    if other is not None:
-        return f"Partitioning the base pays: ddp would take {_times(other, chosen)} as long."
     why = f" (ddp {ddp.reason})" if ddp is not None else ""
-    return f"The base must be partitioned, since a whole copy does not fit{why}."
+    return f"The base must be partitioned, since a whole copy does not fit{why}.{_fetching(found)}"
+
+
+def _fetching(found: Found) -> str:
+    """How much of the fetching of layers is waited for, and what the other engine that shards would take."""
+    chosen = found.ranked[0]
+    if chosen.strategy.streamed is None:
+        return ""
+    terms = [term for term in chosen.estimate.time_terms if term.name in _FETCHING]
+    all_of_it, waited = sum(term.total_seconds for term in terms), sum(term.seconds for term in terms)
+    text = ""
+    if all_of_it:
+        wait = "none" if waited < _NO_WAIT * all_of_it else format_seconds(waited)
+        text = f" Layers take {format_seconds(all_of_it)} a step to fetch, {wait} of it waited for."
+    zero3 = next((c for c in found.ranked if c.strategy.engine is Engine.zero3), None)
+    return text + (f" zero3 would take {_times(zero3, chosen)} as long." if zero3 is not None else "")
 
 
 def _not_taken(other: Choice, chosen: Choice) -> str:
@@ -121,6 +140,12 @@ def _links(solution: Solution) -> tuple[str, ...]:
     if best.way.engine is Engine.ddp:
         return (f"Links: gradients take {world.routes.reduce.text}.",)
     # A reduce-scatter takes the way of an all-gather.
+    island = None if best.way.residency is None else best.way.residency.island
+    if island is not None and island.bytes_per_second:
+        inside = f"layers are gathered inside each {island.name} at {format_rate(island.bytes_per_second)}"
+        return (f"Links: {inside}; gradients take {world.routes.reduce.text}.",)
+    if best.way.engine is Engine.streamed:
+        return (f"Links: layers take {world.routes.gather.text}; gradients take {world.routes.reduce.text}.",)
     return (f"Links: weights and gradients take {world.routes.gather.text}.",)
 
 
@@ -149,7 +174,7 @@ def _micro(solution: Solution, strategy: Strategy) -> str:
     shares = sorted(set(strategy.shares))
     uneven = f" (ranks take {shares[0]} to {shares[-1]} of them{_than_even(solution)})" if len(shares) > 1 else ""
     best = solution.found.best
-    if best is not None and not uneven and len(best.place.classes) > 1:
+    if best is not None and not uneven and len({ranks.machine for ranks in best.place.classes}) > 1:
         uneven = f" (equal rows for all: sharing them by speed saves less than {WORTH_MEMORY:.0%} of a step)"
     whose = f"the {strategy.global_batch} rows"
     if strategy.world_size > 1:

@@ -8,6 +8,7 @@ from orchestrator.calibration_file import Calibration
 from orchestrator.config import RunConfig
 from orchestrator.planner.evaluate import Job
 from orchestrator.planner.explore import Refused
+from orchestrator.planner.rank_lists import with_rank_lists
 from orchestrator.planner.search import Found, search
 from orchestrator.planner.subsets import choose_worlds
 from orchestrator.planner.variants import closed_of, jobs_of
@@ -55,7 +56,7 @@ def solve(asked: Asked) -> Solution:
         UserError: what was asked for is not there (devices, module names), or contradicts itself.
     """
     config, model, data = asked.config, asked.model, asked.data
-    worlds = choose_worlds(config, asked.topology, asked.calibration)
+    worlds = with_rank_lists(config, choose_worlds(config, asked.topology, asked.calibration))
     jobs = jobs_of(config, model, data, is_gpu=worlds[0].is_gpu)
     found = search(jobs, worlds)
     closed = tuple(Refused(strategy=entry.choice, reason=entry.reason) for entry in closed_of(config, model, data))

@@ -10,10 +10,13 @@ from orchestrator.estimate.recomputed import mode_text
 from orchestrator.estimate.setting import Zero3Knobs
 from orchestrator.planner.compression import CompressionPlan, Kind
 from orchestrator.planner.gradient_route import GradientRoute
+from orchestrator.planner.streamed_plan import StreamedPlan, TierBytes
 
 __all__ = ["Recomputed", "Strategy", "Zero3Extras", "Zero3Knobs"]
 
 
+_EVEN = 0.02
+_FEW_RANKS = 4
 SPARSE_LABEL = ", sparse gradients"
 
 
@@ -69,6 +72,7 @@ class Strategy:
         allocator: value of PYTORCH_ALLOC_CONF; empty leaves torch's default.
         threads_per_process: CPU threads of a rank.
         zero3: the knobs when `engine` is zero3.
+        streamed: the cut of the layers when `engine` is streamed.
         seq_len: tokens a row is cut at.
         part: which part of the machine this is.
         extras: further settings when `engine` is zero3.
@@ -102,6 +106,7 @@ class Strategy:
     gradient_route: GradientRoute | None = None
     recomputed: Recomputed | None = None
     compression: CompressionPlan | None = None
+    streamed: StreamedPlan | None = None
 
     def __post_init__(self) -> None:
         """Reject strategies that no world could run."""
@@ -123,6 +128,14 @@ class Strategy:
                 "recomputed layers without checkpointing",
             ),
             ((self.engine is Engine.zero3) != (self.zero3 is not None), "zero3 knobs belong to engine zero3 alone"),
+            (
+                (self.engine is Engine.streamed) != (self.streamed is not None),
+                "a cut of the layers belongs to engine streamed alone",
+            ),
+            (
+                self.streamed is not None and len(self.streamed.shares) != self.world_size,
+                "a cut of the layers for other ranks",
+            ),
         )
         problems = [found for broken, found in rules if broken]
         if problems:
@@ -138,7 +151,10 @@ class Strategy:
     def label(self) -> str:
         """Short name for tables."""
         copy = 1 if self.extras is None else self.extras.hpz_partition_size
+        if self.streamed is not None and self.streamed.islands > 1:
+            copy = self.streamed.island_size
         who = ranks_label(self.engine, self.zero3, self.world_size, self.num_nodes, copy_ranks=copy)
+        who += "" if self.streamed is None else f", {cut_label(self.streamed.shares, self.streamed.window)}"
         micro = micro_label(self.micro, self.accumulation)
         end = options_label(packing=self.packing, optimizer=self.optimizer)
         end += SPARSE_LABEL if self.compression is not None and self.compression.kind is Kind.topk else ""
@@ -164,6 +180,20 @@ def ranks_label(
         host = num_nodes > 1 and copy_ranks == world_size // num_nodes
         offload += ", a copy in each " + ("host" if host else f"island of {copy_ranks}")
     return f"{engine.value} on {ranks}{offload}"
+
+
+def cut_label(shares: Sequence[TierBytes], window: int) -> str:
+    """Name the window, uneven parts in percent, and what waits off the devices."""
+    parts = [share.total for share in shares]
+    total, host, drive = sum(parts), sum(share.host for share in shares), sum(share.nvme for share in shares)
+    text = f"window {window}"
+    if max(parts) - min(parts) > _EVEN * max(parts):
+        percent = [round(100 * part / total) for part in parts]
+        few = len(parts) <= _FEW_RANKS
+        text += f", {'/'.join(map(str, percent))}" if few else f", parts of {min(percent)} to {max(percent)}%"
+    for held, where in ((host, "host memory"), (drive, "a drive")):
+        text += f", {held / total:.0%} in {where}" if held else ""
+    return text
 
 
 def micro_label(micro: Sequence[int], accumulation: int) -> str:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from orchestrator.config import Checkpointing, Engine, Offload
-from orchestrator.estimate import base
+from orchestrator.estimate.extents import layer_bytes, stored_of
 from orchestrator.planner.assign import assign_shards
 from orchestrator.planner.evaluate import Job, Place, Point, fits_of, layer_seconds, setting_of, usable_bytes
 from orchestrator.planner.points import places_of, points_of, with_knobs
 from orchestrator.planner.shards import ShardRank, Shortage, explain_cut
+from orchestrator.planner.streaming_plan import HEADROOM
 from orchestrator.planner.ways import Residency, Way
 from orchestrator.planner.world import World
 
-# Of the memory bandwidth during a pass, what prefetching may take: unpacking and products read and write beside it.
-HEADROOM: Final = 0.25
 _MOST_RANKS: Final = 16  # beyond these the text is no longer read
-_LAYERS: Final = frozenset({"base_partition", "second_copy"})
+_LAYERS: Final = frozenset({"base_shard"})
 
 
 def uneven_shards(job: Job, world: World) -> tuple[str, ...]:
@@ -43,7 +42,7 @@ def shard_ranks(job: Job, place: Place) -> tuple[tuple[ShardRank, ...], int]:
     headroom x memory bandwidth x seconds of the pass on the slowest rank, for which all wait.
     """
     nowhere = Residency(param=Offload.none, optimizer=Offload.none)
-    way = Way(engine=Engine.zero3, checkpointing=Checkpointing.full, residency=nowhere)
+    way = Way(engine=Engine.streamed, checkpointing=Checkpointing.full, residency=nowhere)
     point: Point = with_knobs(job, next(points_of(job.config, place, way)))
     pass_seconds = layer_seconds(job, point) * job.model.layers
     found: dict[tuple[int, int], ShardRank] = {}
@@ -60,6 +59,5 @@ def shard_ranks(job: Job, place: Place) -> tuple[tuple[ShardRank, ...], int]:
             window_bytes=int(HEADROOM * machine.memory_bytes_per_second * pass_seconds),
             shares_path=not place.world.nvlink,
         )
-    setting = setting_of(job, point, 0)
     each = tuple(found[key] for key in zip(place.kinds, place.rows, strict=True))
-    return each, base.packed_bytes(setting) + base.absmax_bytes(setting)
+    return each, sum(layer_bytes(job.model, stored_of(setting_of(job, point, 0))))

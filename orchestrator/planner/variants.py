@@ -76,7 +76,9 @@ def job_of(config: RunConfig, model: ModelShape, data: DataStats, adapter: Adapt
     if packing:
         batch = replace(batch, real_tokens_per_row=seq_len * block_fill(data, seq_len))
     adapter = adapter_shape(model, config.adapter) if adapter is None else adapter
-    return Job(config=config, model=model, adapter=adapter, batch=batch, seq_len=seq_len)
+    rows = packed_rows(data, seq_len) if packing else data.rows
+    steps = config.batch.max_steps or math.ceil(rows * config.batch.epochs / config.batch.global_)
+    return Job(config=config, model=model, adapter=adapter, batch=batch, seq_len=seq_len, num_steps=steps)
 
 
 def sequence_length(config: RunConfig, model: ModelShape) -> int:

@@ -20,12 +20,13 @@ class Residency:
     """Where the base and the optimizer's state live between uses.
 
     `second_copy` keeps the whole base once in every host or island (DeepSpeed's hpZ), so that only the forward pass
-    gathers over the slow links; None for no such copy.
+    gathers over the slow links; None for no such copy. `island` ranks share one copy of layers that stream; None: all.
     """
 
     param: Offload
     optimizer: Offload
     second_copy: Group | None = None
+    island: Group | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +93,38 @@ def _zero3_conflict(config: RunConfig, world: World, way: Way) -> str | None:
     return None
 
 
+def _streamed_residencies(config: RunConfig, world: World) -> tuple[Residency | None, ...]:
+    """A copy in each island, or one for all ranks; what devices have no room for goes to host memory by itself."""
+    wanted = config.engine.island
+    islands: tuple[Group | None, ...] = (*world.groups, None)
+    if wanted is not None:
+        unknown = Group(ranks=wanted, name="island", bytes_per_second=0.0, alpha_seconds=0.0)
+        known = next((group for group in world.groups if group.ranks == wanted), unknown)
+        islands = (None if wanted == world.size else known,)
+    return tuple(Residency(param=Offload.none, optimizer=Offload.none, island=island) for island in islands)
+
+
+def _streamed_conflict(config: RunConfig, world: World, way: Way) -> str | None:
+    wanted = config.engine.island
+    if config.model.trust_remote_code:
+        return "code that comes with the weights may use its layers in another order than a decoder's: use engine=ddp"
+    if wanted is not None and world.size % wanted:
+        return f"{world.size} ranks cannot be cut into islands of {wanted} (engine.island)"
+    alone = world.size == 1 or (way.residency is not None and way.residency.island is not None and wanted == 1)
+    if alone and not world.is_gpu and config.engine.name is not Engine.streamed:
+        return "one rank, and no other memory than its own: nothing to stream"
+    return None
+
+
 # The order in which the planner prefers engines that take the same time: no base traffic comes first.
 ENGINES: Final[Mapping[Engine, EngineRules]] = MappingProxyType(
     {
         Engine.ddp: EngineRules(modes=_MODES, residencies=_nowhere_else, conflict=_no_conflict),
+        # Its kernels are those of ddp, so what their estimate errs by counts for both. What it adds are gathers and
+        # copies, over links that were mostly not measured: those that are waited for are told to 15% at best.
+        Engine.streamed: EngineRules(
+            modes=_MODES[:2], residencies=_streamed_residencies, conflict=_streamed_conflict, handicap=1.15
+        ),
         # Selective is out of the question under ZeRO-3, so it is not even listed unless asked for. Its gathers, hooks
         # and host copies depend on links and hosts that were not measured: not sharding is preferred unless it loses by
         # more than two estimates may err. Most published runs that shard are told to 15%; 1.15 / 0.85 is 1.35.

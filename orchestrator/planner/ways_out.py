@@ -113,6 +113,12 @@ def _opened(asked: Asked) -> Iterator[Change]:
         opened: EngineConfig = replace(engine, offload_param=Offload.auto, offload_optimizer=Offload.auto)
         text = "engine.offload_param=auto engine.offload_optimizer=auto"
         yield single(text, 0, partial(with_config, asked, engine=opened))
+    cut = {"window": None, "shards": (), "host_share": None, "island": None}
+    told = [key for key, default in cut.items() if getattr(engine, key) != default]
+    if told and engine.name in {Engine.auto, Engine.streamed}:
+        text = " ".join(f"engine.{key}=auto" for key in told)
+        free: EngineConfig = replace(engine, **cut)  # type: ignore[arg-type]
+        yield single(text, 0, partial(with_config, asked, engine=free))
     if config.devices:
         yield single("devices=0", 0, partial(with_config, asked, devices=0))
 

@@ -9,7 +9,7 @@ from orchestrator.calibration_file import Calibration
 from orchestrator.estimate.setting import Machine
 from orchestrator.planner.groups import Group
 from orchestrator.planner.latency import gather_latency_seconds, reduce_latency_seconds
-from orchestrator.planner.rates import cores_of, host_share_bytes, machine_of
+from orchestrator.planner.rates import at_speed, cores_of, host_share_bytes, machine_of
 from orchestrator.planner.routes import Routes
 from topology.model import Device, DeviceKind, Host
 
@@ -31,6 +31,9 @@ class World:
         reasons: why it is no larger.
         warnings: what the user should know of it.
         calibration: what was measured on such devices; None for tables.
+        budgets_bytes: device memory that each rank may fill; empty for what planning rules allow.
+        weights: of the ranks' parts of layers that stream; empty for as equal as can be.
+        speeds: of each rank, by what the description says; empty for as described.
     """
 
     hosts: tuple[Host, ...]
@@ -45,6 +48,9 @@ class World:
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     calibration: Calibration | None = None
+    budgets_bytes: tuple[int, ...] = ()
+    weights: tuple[float, ...] = ()
+    speeds: tuple[float, ...] = ()
 
     @property
     def size(self) -> int:
@@ -86,6 +92,8 @@ class RankClass:
         machine: what each can expect.
         host_bytes: host memory that each may take.
         device_name: for messages.
+        budget_bytes: device memory that each may fill, where the user limits it.
+        weight: of their parts of layers that stream.
     """
 
     rank: int
@@ -94,6 +102,8 @@ class RankClass:
     machine: Machine
     host_bytes: int
     device_name: str
+    budget_bytes: int | None = None
+    weight: float = 1.0
 
 
 def device_classes(world: World) -> tuple[int, ...]:
@@ -102,7 +112,7 @@ def device_classes(world: World) -> tuple[int, ...]:
     hosts = [_host_key(host) for host in world.hosts]
     per_node = world.processes_per_node
     return tuple(
-        kinds.setdefault((_device_key(device), hosts[rank // per_node]), len(kinds))
+        kinds.setdefault((_device_key(device), hosts[rank // per_node], *_wishes(world, rank)), len(kinds))
         for rank, device in enumerate(world.devices)
     )
 
@@ -112,13 +122,16 @@ def machines(world: World, precision: str) -> tuple[Machine, ...]:
     return tuple(
         _with_latency(
             world,
-            machine_of(
-                world.devices[rank],
-                world.host_of(rank),
-                precision,
-                cores=world.cores_per_rank,
-                link_rates=world.link_rates,
-                calibration=world.calibration,
+            at_speed(
+                machine_of(
+                    world.devices[rank],
+                    world.host_of(rank),
+                    precision,
+                    cores=world.cores_per_rank,
+                    link_rates=world.link_rates,
+                    calibration=world.calibration,
+                ),
+                world.speeds[rank] if world.speeds else 1.0,
             ),
         )
         for rank in _firsts(device_classes(world))
@@ -161,6 +174,8 @@ def rank_classes(
             machine=found[kind],
             host_bytes=world.host_bytes_per_rank(rank),
             device_name=world.devices[rank].name,
+            budget_bytes=world.budgets_bytes[rank] if world.budgets_bytes else None,
+            weight=world.weights[rank] if world.weights else 1.0,
         )
         for (kind, share), (rank, count) in counts.items()
     )
@@ -171,6 +186,12 @@ def _firsts(kinds: Sequence[int]) -> list[int]:
     for rank, kind in enumerate(kinds):
         first.setdefault(kind, rank)
     return list(first.values())
+
+
+def _wishes(world: World, rank: int) -> tuple[float, ...]:
+    """What the user said of a rank."""
+    lists = (world.budgets_bytes, world.weights, world.speeds)
+    return tuple(value for given in lists for value in given[rank : rank + 1])
 
 
 def _device_key(device: Device) -> object:

@@ -105,6 +105,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.trainer: PlannedTrainer | None = None
         self.on_start: Callable[[], None] = lambda: None
         self.on_first_step: Callable[[], None] = lambda: None
+        self.on_step: Callable[[float], dict[str, float]] = lambda _: {}
+        self._besides: dict[str, float] = {}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -117,10 +119,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Measure, agree on a stop, and say what the loop must do next."""
-        self.clock.stop()
+        seconds = self.clock.stop()
         step = state.global_step
         if len(self.clock.seconds) == 1:
             self.on_first_step()
+        self._besides = self.on_step(seconds)
         asked, tokens, label_tokens, correct = self.group.sum([float(self.stop.is_set()), *self._meter()])
         self.clock.tokens.append(tokens)
         self._accuracy = correct / max(label_tokens, 1.0)
@@ -164,6 +167,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             "step_seconds": seconds,
             "tokens_per_second": self.clock.tokens[-1] / seconds,
             "world_size": self.settings.world_size,
+            **self._besides,
         }
         self.losses[step] = logs["loss"]
         append_json_line(self.settings.run_dir / "metrics.jsonl", record)

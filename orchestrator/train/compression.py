@@ -16,7 +16,7 @@ from orchestrator.planner.compression import CompressionPlan, Exchange, Kind
 from orchestrator.train.groups import TIMEOUT, MetricsGroup
 from orchestrator.train.sparse_moments import SparseMoments
 
-_MEASURED: Final = ("encode", "wire", "decode")
+_MEASURED: Final = ("select", "encode", "wire", "decode")
 _SEPARATOR: Final = "."
 _SINCE: Final = "since"  # in the place of a rank: what all ranks know
 
@@ -32,8 +32,9 @@ class Compression:
 
     def follow(self, optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> None:
         """Keep the moments of torch's AdamW what dense gradients would make of them; others are left alone."""
-        if self.is_on and isinstance(optimizer, torch.optim.AdamW):
-            self._moments = SparseMoments(optimizer, named)
+        compressor = self.compressor
+        if compressor is not None and isinstance(optimizer, torch.optim.AdamW):
+            self._moments = SparseMoments(optimizer, named, lambda: compressor.says_all)
 
     @property
     def is_on(self) -> bool:
@@ -105,19 +106,26 @@ class Compression:
         seconds = own["seconds_per_step"]
         steps = max(1, own["compressed_steps"])
         wire = seconds["wire"] + seconds.get("dense", 0.0)
+        refreshes = own["refresh_steps"]
         # `sent_bytes` are of the sparse exchange alone.
-        values = [seconds["encode"], -wire, seconds["decode"], own["sent_bytes"] / steps, own["residual_bytes"]]
-        encode, wire, decode, sent, residual = group.max([float(value) for value in values])
+        sent = [own["sent_bytes"] / steps, own["topk_bytes"] / max(1, steps - refreshes)]
+        sent += [own["refresh_bytes"] / max(1, refreshes), own["residual_bytes"]]
+        times = [seconds["select"], seconds["encode"], -wire, seconds["decode"]]
+        select, encode, wire, decode, *nbytes = group.max([float(value) for value in (*times, *sent)])
+        mean, topk, refresh, residual = map(round, nbytes)
         self._told = {
             "steps": {
                 "compressed": own["compressed_steps"],
+                "refresh": refreshes,
                 "dense": own["dense_steps"],
                 "not_finite": own["skipped_steps"],
             },
             "measured": {
-                "wire_bytes": round(sent) if own["compressed_steps"] else None,
-                "residual_bytes": round(residual),
-                "seconds": dict(zip(_MEASURED, (encode, -wire, decode), strict=True)),
+                "wire_bytes": mean if own["compressed_steps"] else None,
+                "topk_bytes": topk if own["compressed_steps"] > refreshes else None,
+                "refresh_bytes": refresh if refreshes else None,
+                "residual_bytes": residual,
+                "seconds": dict(zip(_MEASURED, (select, encode, -wire, decode), strict=True)),
             },
         }
 
@@ -140,18 +148,21 @@ class Compression:
         if plan.codec is None or plan.seconds is None:
             return found
         seconds = plan.seconds
-        predicted = (seconds.select + seconds.encode, seconds.wire, seconds.decode)
+        predicted = (seconds.select, seconds.encode, seconds.wire, seconds.decode)
         return {
             **found,
             **self.form,
             "kept": plan.codec.kept,
             "values": plan.codec.values.value,
             "warmup_steps": plan.warmup_steps,
+            "refresh_fraction": plan.refresh_fraction,
             "gain_seconds": plan.gain_seconds,
             "break_even_bytes_per_second": plan.break_even_bytes_per_second,
             "dense_bytes": plan.dense_bytes,
             "predicted": {
                 "wire_bytes": plan.sparse_bytes,
+                "topk_bytes": plan.topk_bytes,
+                "refresh_bytes": plan.refresh_bytes,
                 "residual_bytes": plan.residual_bytes,
                 "seconds": dict(zip(_MEASURED, predicted, strict=True)),
             },

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,10 +18,10 @@ from orchestrator.engines.gradient_route import schedule_of
 from orchestrator.errors import Problem, UserError
 from orchestrator.planner.gradient_route import GradientRoute
 from orchestrator.planner.plan import Plan
-from orchestrator.planner.strategy import Strategy
 from orchestrator.train.groups import TIMEOUT, MetricsGroup
 from topology.codec import from_json
 from topology.errors import TopologyError
+from topology.model import Topology
 from topology.routing.software import Runner
 from topology.schedule import Schedule
 
@@ -82,23 +84,33 @@ def sum_gradients(plan: Plan, run_dir: Path, group: MetricsGroup, model: nn.Modu
     if group.world_size != strategy.world_size or not isinstance(model, DistributedDataParallel):
         note = f"{group.world_size} ranks run, {strategy.world_size} were planned: torch's own all-reduce is used"
         return GradientSum(route, note)
-    schedule = _agreed(strategy, run_dir / TOPOLOGY_FILE, group)
+    schedule = agreed_schedule(partial(schedule_of, strategy), run_dir / TOPOLOGY_FILE, group, "engine.gradient_route")
     # A group of its own: other collectives must not come between the sends of a schedule.
     own = dist.new_group(timeout=TIMEOUT)
     return GradientSum(route, executor=attach(model, schedule, own, Pieces(piece_bytes=route.piece_bytes)))
 
 
-def _agreed(strategy: Strategy, path: Path, group: MetricsGroup) -> Schedule:
-    """This rank's schedule; a rank that has none ends all of them, before they wait for it."""
+def agreed_schedule(build: Callable[[Topology], Schedule], path: Path, group: MetricsGroup, key: str) -> Schedule:
+    """This rank's schedule; a rank that has none ends all of them, before they wait for it.
+
+    Args:
+        build: from the run's topology.
+        path: of that.
+        group: of all ranks.
+        key: of the configuration, that leaves schedules of ours out.
+
+    Raises:
+        UserError: on all ranks, if one of them cannot build its schedule.
+    """
     schedule: Schedule | None = None
     problems: tuple[Problem, ...] = ()
     try:
-        schedule = schedule_of(strategy, from_json(json.loads(path.read_text(encoding="utf-8"))))
+        schedule = build(from_json(json.loads(path.read_text(encoding="utf-8"))))
     except UserError as error:
         problems = error.problems
     except (OSError, ValueError, TopologyError) as error:
         found = getattr(error, "strerror", None) or str(error)
-        remedy = "Write it with `trainmaster plan run_dir=RUN_DIR`, or use engine.gradient_route=library"
+        remedy = f"Write it with `trainmaster plan run_dir=RUN_DIR`, or use {key}=library"
         problems = (Problem(where=str(path), found=found, remedy=remedy),)
     told = dict.fromkeys(problem for each in group.gather(problems) for problem in each)
     if told or schedule is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,12 @@ import transformers
 from orchestrator.config import RunConfig
 from orchestrator.config_codec import parse_config
 from orchestrator.dataset.cache import Cached
-from orchestrator.engines.base import Engine
-from orchestrator.engines.ddp import DdpEngine
 from orchestrator.engines.live import base_bytes
-from orchestrator.engines.zero3 import Zero3Engine
+from orchestrator.engines.streamed import StreamedEngine
 from orchestrator.errors import Problem, UserError
-from orchestrator.lower import deepspeed_json
 from orchestrator.planner.plan import Plan
 from orchestrator.train import rng, state
+from orchestrator.train.base import load_same_base, make_engine
 from orchestrator.train.callbacks import RunCallback
 from orchestrator.train.checkpoint import CheckpointStore
 from orchestrator.train.compression import Compression, compress_gradients
@@ -28,9 +27,10 @@ from orchestrator.train.evaluate import EvalResult, evaluate, record_logits
 from orchestrator.train.export import save_adapter
 from orchestrator.train.gradients import GradientSum, sum_gradients
 from orchestrator.train.groups import MetricsGroup, close_process_group, open_process_group
-from orchestrator.train.identity import base_checksum, resume_keys
+from orchestrator.train.guard import guard_base
+from orchestrator.train.identity import resume_keys
 from orchestrator.train.meter import MemoryMeter
-from orchestrator.train.model import add_adapters, load_base, trainable
+from orchestrator.train.model import add_adapters, trainable
 from orchestrator.train.rows import (
     RowBatcher,
     load_tokenizer,
@@ -41,6 +41,7 @@ from orchestrator.train.rows import (
 )
 from orchestrator.train.run_files import EventLog, append_json_line, keep_steps_until, write_json
 from orchestrator.train.settings import TrainSettings, settings_from
+from orchestrator.train.streamed import Stream
 from orchestrator.train.summary import summarise
 from orchestrator.train.trainer import PlannedTrainer, training_arguments
 
@@ -76,17 +77,6 @@ def _num_threads(plan: Plan) -> int:
     return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else plan.chosen.strategy.threads_per_process
 
 
-def make_engine(plan: Plan, settings: TrainSettings) -> Engine:
-    """Return the engine of the chosen strategy."""
-    if settings.engine != "zero3":
-        return DdpEngine()
-    body = deepspeed_json(plan)
-    # Another number of ranks than planned changes these two; the global batch stays.
-    body["train_micro_batch_size_per_gpu"] = max(settings.micro)
-    body["gradient_accumulation_steps"] = settings.accumulation
-    return Zero3Engine(body)
-
-
 class Run:
     """One rank's run; `execute` reads from top to bottom."""
 
@@ -97,7 +87,10 @@ class Run:
         self.group = MetricsGroup(settings)
         self.meter = MemoryMeter(settings.device)
         self.events = EventLog(settings.run_dir, enabled=settings.is_main)
-        self.engine = make_engine(plan, settings)
+        self.engine = make_engine(plan, settings, self.group)
+        self.stream: Stream | None = None
+        if isinstance(self.engine, StreamedEngine) and plan.chosen.strategy.streamed is not None:
+            self.stream = Stream(self.engine, plan.chosen.strategy.streamed, settings, self.group)
         self.store = CheckpointStore(settings.run_dir / "checkpoints", config.checkpoint.keep)
         seq_len = plan.chosen.strategy.seq_len
         rows = cached.rows["train"]
@@ -112,6 +105,7 @@ class Run:
         self.compression = Compression(None)
         self.evals: dict[int, EvalResult] = {}
         self.live: dict[str, int] = {}
+        self.streamed: Mapping[str, Any] | None = None
         self.memory: dict[str, dict[str, int]] = {}
 
     def execute(self, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
@@ -119,8 +113,15 @@ class Run:
         # 1. model and trainer
         self.say(f"loading the base: {self.config.base.quant.value}, {self.settings.engine}")
         arguments = training_arguments(self.config, self.settings, self.engine, self.sampler.num_steps)
-        base = load_base(self.config.model, self.config.base, self.settings)
-        self.check_base(base)
+        base = load_same_base(
+            self.config,
+            settings=self.settings,
+            group=self.group,
+            stream=self.stream,
+            key=self.keys["base"],
+            say=self.say,
+            events=self.events,
+        )
         rng.seed_rank(self.config.seed, self.settings.rank)
         model = add_adapters(base, self.config.adapter, self.config.seed)
         if not trainable(model):
@@ -131,6 +132,8 @@ class Run:
                     remedy="Use adapter.targets=all-linear or name modules the model has.",
                 )
             )
+        if self.stream is not None:
+            self.stream.measure_adapters(model)
         self.callback = self.make_callback()
         self.trainer = PlannedTrainer(
             model=model,
@@ -153,19 +156,6 @@ class Run:
         if self.settings.is_main:
             print(message, flush=True)
 
-    def check_base(self, base: torch.nn.Module) -> None:
-        """Make sure that all ranks hold the same base: nothing is broadcast."""
-        sums = self.group.gather(base_checksum(base))
-        if len(set(sums)) > 1:
-            raise UserError(
-                Problem(
-                    where="model.path",
-                    found=f"the ranks loaded different weights from {self.config.model.path}",
-                    remedy="Give every host the same files, or a revision of the hub id.",
-                )
-            )
-        self.events.add("base_loaded", checksum=sums[0], world_size=self.settings.world_size)
-
     def make_callback(self) -> RunCallback:
         """Return the callback with the schedule of this run."""
         return RunCallback(
@@ -183,6 +173,8 @@ class Run:
         self.callback.trainer = self.trainer
         self.callback.on_start = self.start
         self.callback.on_first_step = self.first_step
+        if self.stream is not None:
+            self.callback.on_step = self.stream.step
         self.trainer.save_hook = self.save
         self.trainer.eval_hook = self.evaluate_now
 
@@ -236,7 +228,9 @@ class Run:
 
     def first_step(self) -> None:
         """Measure what is alive once the engine has done a whole step, the largest over ranks."""
-        own = self.engine.live_bytes(self.trainer.model_wrapped, self.trainer.optimizer)
+        model, optimizer = self.trainer.model_wrapped, self.trainer.optimizer
+        own = self.engine.live_bytes(model, optimizer)
+        guard_base(self.plan, self.settings, self.group, self.events, self.engine.live_tensors(model, optimizer))
         largest = self.group.max([float(held) for held in own.values()])
         self.live = {name: int(held) for name, held in zip(own, largest, strict=True)}
         self.events.add("first_step", live_base_bytes=base_bytes(self.live))
@@ -259,6 +253,12 @@ class Run:
             record = {"step": step, "eval_loss": result.loss, "eval_tokens": result.tokens}
             append_json_line(self.settings.run_dir / "metrics.jsonl", record)
             self.say(f"held-out loss {result.loss:.4f} over {result.tokens} tokens")
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Leave a pause out of the step that follows."""
+        if self.stream is not None:
+            self.stream.discard()
         self.callback.clock.restart()
 
     def save(self) -> None:
@@ -274,7 +274,7 @@ class Run:
         problems = self.group.from_main(failure.problems if failure else ())
         if problems:
             raise UserError(*problems)
-        self.callback.clock.restart()
+        self.go_on()
 
     def note_memory(self, phase: str) -> None:
         """Keep the peaks of a phase, the largest over ranks."""
@@ -293,6 +293,8 @@ class Run:
         if self.compression.not_finite:
             self.say(f"{self.compression.not_finite} compressed steps had gradients that are no numbers")
             self.events.add("compression", not_finite_steps=self.compression.not_finite)
+        if self.stream is not None:
+            self.streamed = self.stream.summary()
         self.meter.reset()
         stopped = self.callback.stopped
         if not stopped:
@@ -305,6 +307,8 @@ class Run:
             self.callback.stop.obeyed()
             self.events.add(body["status"], step=self.trainer.state.global_step)
         self.group.barrier()
+        if self.stream is not None:
+            self.stream.close()
 
     def save_adapter(self, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
         """Write the adapter for PEFT, and what the evaluation saw, to check it against."""

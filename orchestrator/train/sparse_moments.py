@@ -3,12 +3,13 @@
 An element that is sent once in t steps brings the sum of t gradients, and its square is t times what the squares of
 these t gradients add up to, where they are alike. AdamW would divide by a root that is too large, and the element would
 move by a fraction of what it moves with dense gradients. So the square counts 1/t. (1-bit Adam, arXiv 2102.02888,
-freezes the second moment for the same reason.)
+freezes the second moment for the same reason.) After a step in which all elements travel, dense or refresh, none waits,
+also not one that was zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,9 +21,15 @@ State = dict[str, torch.Tensor]
 class SparseMoments:
     """Counts, for each element, the steps since it last came, and corrects the second moment for it."""
 
-    def __init__(self, optimizer: AdamW, named: Mapping[str, torch.nn.Parameter]) -> None:
-        """Follow an optimizer from its next step on."""
-        self._named = named
+    def __init__(self, optimizer: AdamW, named: Mapping[str, torch.nn.Parameter], says_all: Callable[[], bool]) -> None:
+        """Follow an optimizer from its next step on.
+
+        Args:
+            optimizer: before its step.
+            named: its parameters.
+            says_all: whether all elements came in the present step.
+        """
+        self._named, self._says_all = named, says_all
         self._since: dict[torch.nn.Parameter, torch.Tensor] = {}
         self._handle = optimizer.register_step_pre_hook(self._before)
 
@@ -45,7 +52,10 @@ class SparseMoments:
         since.add_(1.0)
         surplus = gradient.float().square().mul_(1 - 1 / since).mul_((1 - beta) / beta)
         moment.sub_(surplus.to(moment.dtype))
-        since.masked_fill_(gradient != 0, 0.0)
+        if self._says_all():
+            since.zero_()
+        else:
+            since.masked_fill_(gradient != 0, 0.0)
 
     def state(self) -> State:
         """Steps since each element came, by parameter name."""

@@ -40,6 +40,7 @@ def summarise(run: Run, *, status: str) -> dict[str, Any]:
         "live_base_bytes": base_bytes(run.live),
         "gradient_route": run.gradients.summary(len(clock.seconds)),
         "compression": run.compression.summary(),
+        "streamed": run.streamed,
         "predicted": _predicted(run),
         "measured": {
             "step_seconds": _number(clock.typical_seconds()),

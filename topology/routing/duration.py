@@ -55,18 +55,29 @@ def _whole(entry: Entry, nbytes: float) -> float:
 def whole_moving(entry: Entry, nbytes: float) -> float:
     """Seconds in which the library moves and adds up bytes, one message for each send.
 
-    Rings go step by step. All parts of an all-to-all are under way at once. Large messages of two ranks to each other
-    hinder one another.
+    Rings go step by step; large messages of two ranks to each other hinder one another there.
     """
     cost, software = entry.cost, entry.software
-    at_once = entry.collective is Collective.all_to_all
-    moving = nbytes * (cost.overlapped if at_once else cost.stepwise)
-    size = nbytes / max(1, cost.steps)
-    pairs = cost.exchanges_at_once if at_once else cost.exchanges
-    share = software.exchange_share(pairs) if size > software.piece_bytes else 1.0
+    if entry.collective is Collective.all_to_all:
+        return _all_at_once(cost, software, nbytes)
+    share = software.exchange_share(cost.exchanges) if nbytes / max(1, cost.steps) > software.piece_bytes else 1.0
     copied = software.result_copy_bytes_per_second if entry.collective is Collective.all_gather else None
     copying = nbytes / copied if copied and nbytes >= _NEW_MEMORY_BYTES else 0.0
-    return _after_burst(cost, software, moving / share) + _adding(cost, software, nbytes) + copying
+    return _after_burst(cost, software, nbytes * cost.stepwise / share) + _adding(cost, software, nbytes) + copying
+
+
+def _all_at_once(cost: Cost, software: Software, nbytes: float) -> float:
+    """Seconds of the messages of an all-to-all, which the library starts together.
+
+    gloo sends a message when the other rank has said that it is ready, and that word waits behind what the other sends
+    itself on the same connection (gloo/transport/tcp/pair.cc). So of two ranks that send each other the later one sends
+    first, and the other after it. A link that several pairs share stays busy with the messages of others, which end one
+    after another as connections get unequal shares, until the last pair: it runs dry for one message.
+    """
+    moving = nbytes * cost.overlapped
+    gap = moving / cost.exchanges_at_once * software.turn_share if cost.exchanges_at_once else 0.0
+    # A shaped network's bucket fills again in the gap.
+    return _after_burst(cost, software, moving) + _after_burst(cost, software, gap)
 
 
 def _in_pieces(entry: Entry, nbytes: float) -> Duration:

@@ -115,6 +115,9 @@ def _carried(whole: _Whole, entries: tuple[Entry, Entry], counts: tuple[int, int
         stepwise=max(to_all(small.cost.stepwise, large.cost.stepwise), moving),
         steps=steps,
         messages=linear(small.cost.messages, large.cost.messages),
+        exchanges_at_once=max(
+            large.cost.exchanges_at_once, linear(small.cost.exchanges_at_once, large.cost.exchanges_at_once)
+        ),
     )
     is_tree = "tree" in large.algorithm
     protocols = tuple(

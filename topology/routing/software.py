@@ -33,7 +33,8 @@ class Software:
         step_seconds: of one send and receive of the library that others wait for.
         one_way_share: of a link's rate that two ranks reach which each send the other one large message at once (of
             gloo's two, the second often starts when the first has ended); pieces of `piece_bytes` reach all of it.
-        many_ways_share: the same for many such pairs at once, which fill each other's gaps; None: as one pair.
+        many_ways_share: the same for many such pairs at once, which fill each other's gaps; None: as one pair. Of
+            messages that wait for those before; an all-to-all starts all of its own together.
         piece_bytes: of a message that keeps both directions busy.
         most_pieces: that a chunk is cut into.
         executor_launch_seconds, executor_step_seconds: of schedules that are carried out by sends and receives; None:
@@ -70,6 +71,14 @@ class Software:
         if not pairs:
             return 1.0
         return self.one_way_share if pairs == 1 or self.many_ways_share is None else self.many_ways_share
+
+    @property
+    def turn_share(self) -> float:
+        """Part of a message's time by which two ranks that send each other one take longer than one way.
+
+        1 where one of them sends after the other, 0 where both send at once.
+        """
+        return min(1.0, max(0.0, 1 / self.one_way_share - 1))
 
     def launch_of(self, runner: Runner) -> float:
         """Seconds of one collective."""

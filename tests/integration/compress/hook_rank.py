@@ -39,10 +39,12 @@ class Given(nn.Module):
 class Run:
     """The model under DDP with small buckets, so that there are several, which DDP forms anew after the first step."""
 
-    def __init__(self, way: Way, codec: Codec, dtype: torch.dtype = torch.float32, *, warmup: int = 0) -> None:
+    def __init__(
+        self, way: Way, codec: Codec, dtype: torch.dtype = torch.float32, *, warmup: int = 0, refresh: float = 0.0
+    ) -> None:
         self.step, self.scale, self.dtype = 0, 1.0, dtype
         self.model = DistributedDataParallel(Given(dtype), bucket_cap_mb=0.04)
-        plan = planned(way, codec, warmup=warmup)
+        plan = planned(way, codec, warmup=warmup, refresh=refresh)
         self.hook: Compressor = attach(
             self.model, plan, dist.group.WORLD, scale=lambda: self.scale, step_of=lambda: self.step
         )
@@ -55,8 +57,10 @@ class Run:
 
 
 @contextmanager
-def running(way: Way, codec: Codec, dtype: torch.dtype = torch.float32, *, warmup: int = 0) -> Iterator[Run]:
-    run = Run(way, codec, dtype, warmup=warmup)
+def running(
+    way: Way, codec: Codec, dtype: torch.dtype = torch.float32, *, warmup: int = 0, refresh: float = 0.0
+) -> Iterator[Run]:
+    run = Run(way, codec, dtype, warmup=warmup, refresh=refresh)
     yield run
     run.hook.close()
 
@@ -207,6 +211,46 @@ def counted(rank: int, size: int) -> str:
             told = [pattern.sent(CODECS[0], chunks, rank, dense_bytes=4).total_bytes for chunks in buckets]
             assert sent == sum(told), (way, sent, told)
     return "ok"
+
+
+def refreshing(rank: int, size: int) -> dict[str, float]:
+    """The law holds when refresh steps (up to 4, and 6) of 8 and others take turns; bytes are those of the formula."""
+    worst = {}
+    for way in ways(size):
+        with running(way, CODECS[0], warmup=1, refresh=0.5) as run:
+            found, pattern, groups = [], planned(way, CODECS[0]).pattern(size), dist.distributed_c10d._world.pg_map
+            before_groups = len(groups)
+            for step in range(8):
+                before, told = residual(run), run.hook.summary()
+                bad = step == 4  # a refresh that is left out: nothing may be said to have been sent
+                wanted = given(rank, step)
+                if bad and rank == 0:
+                    wanted["d"][2, 7] = float("inf")
+                mean = run.backward(wanted)
+                assert run.hook.says_all == (step in {0, 1, 2, 3, 4, 6}), step
+                after, now = residual(run), run.hook.summary()
+                if bad:
+                    assert not mean["d"].isfinite().all()
+                    assert all(torch.equal(before[name], after[name]) for name in NAMES)
+                    continue
+                assert_alike(flat(mean))
+                if step:
+                    found.append(off(wanted, before, mean, after, size))
+                if step in {2, 6}:
+                    part = now["refresh_bytes"] - told["refresh_bytes"]
+                    codec = CODECS[0].whole
+                    sent = [pattern.whole.sent(codec, chunks, rank).total_bytes for chunks in run.hook.sparse_chunks]
+                    assert part == sum(sent) > 0, (way, step, part, sent)
+                    assert now["topk_bytes"] == told["topk_bytes"]
+                    # Of each chunk no more is left than half a step of its levels, by each selection.
+                    assert flat(after).abs().max() < 0.2 * flat(wanted).abs().max() + 0.2 * flat(before).abs().max()
+            assert len(groups) == before_groups, "a step made a process group"
+            told = run.hook.summary()
+            assert (told["compressed_steps"], told["refresh_steps"], told["dense_steps"]) == (7, 5, 1)
+            assert told["sent_bytes"] == told["topk_bytes"] + told["refresh_bytes"]
+            assert told["skipped_steps"] == 1
+            worst[f"{way[0].value}/{way[1]}"] = max(found)
+    return worst
 
 
 def along_schedules(rank: int, size: int) -> str:

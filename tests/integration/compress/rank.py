@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from launch.parent_death import die_with_parent
 from orchestrator.compress import error_feedback
-from orchestrator.compress.build import reducer_of
+from orchestrator.compress.build import Reducers, reducers_of
 from orchestrator.compress.clock import Clock
 from orchestrator.compress.error_feedback import Layout, Reducer
 from orchestrator.compress.exchange import Flat, Hierarchical, Split
@@ -48,13 +48,25 @@ def ways(size: int) -> list[Way]:
     return flat_ways + [(Exchange.hierarchical, island) for island in ISLANDS.get(size, ())]
 
 
-def planned(way: Way, codec: Codec, *, warmup: int = 0) -> CompressionPlan:
+def planned(way: Way, codec: Codec, *, warmup: int = 0, refresh: float = 0.0) -> CompressionPlan:
     kind, island = way
-    return CompressionPlan(kind=Kind.topk, why="a test", codec=codec, exchange=kind, island=island, warmup_steps=warmup)
+    return CompressionPlan(
+        kind=Kind.topk,
+        why="a test",
+        codec=codec,
+        exchange=kind,
+        island=island,
+        warmup_steps=warmup,
+        refresh_fraction=refresh,
+    )
+
+
+def reducers_for(way: Way, codec: Codec) -> Reducers:
+    return reducers_of(planned(way, codec), dist.group.WORLD, Clock(CPU))
 
 
 def reducer_for(way: Way, codec: Codec) -> Reducer:
-    return reducer_of(planned(way, codec), dist.group.WORLD, Clock(CPU))[0]
+    return reducers_for(way, codec).topk
 
 
 def reducer_of_few(way: Way, codec: Codec, few: int) -> Reducer | None:
@@ -110,15 +122,19 @@ def law(rank: int, size: int) -> dict[str, float]:
 
 
 def deviation(way: Way, codec: Codec, rank: int, size: int) -> float:
-    reducer = reducer_for(way, codec)
-    state, worst, said = error_feedback.init(LAYOUT, CPU, reducer), 0.0, 0
-    for step in range(4):
+    reducers = reducers_for(way, codec)
+    state, worst, said = error_feedback.init(LAYOUT, CPU, reducers.topk), 0.0, 0
+    for step in range(5):
+        reducer = reducers.refresh if step in {1, 3} else reducers.topk
         before = error_feedback.state_dict(state, reducer)
         given = gradients(rank, step)
         decoded, state = error_feedback.update(state, given, reducer)
         after = error_feedback.state_dict(state, reducer)
         assert_alike(flat(decoded))
         said += int((flat(decoded) != 0).sum())
+        if step in {1, 3}:
+            largest = max(float(value.abs().max()) for value in given.values() if value.numel())
+            assert flat(after).abs().max() < largest, "a refresh leaves no more than what bits are too few for"
         worst = max(worst, off(given, before, decoded, after, size))
     assert said > 0, "nothing was said"
     return worst

@@ -28,9 +28,11 @@ _PARTS = {
     ("rank", 3): ("law", "everything", "saved"),
     ("rank", 5): ("law", "everything"),
     ("rank", 8): ("law", "everything", "saved"),
-    ("hook_rank", 2): ("training", "warming_up", "scaled", "counted"),
-    ("hook_rank", 3): ("training", "warming_up", "not_finite", "scaled", "restored", "counted", "along_schedules"),
-    ("hook_rank", 4): ("training", "not_finite", "scaled", "restored", "counted"),
+    ("hook_rank", 2): ("training", "warming_up", "scaled", "counted", "refreshing"),
+    ("hook_rank", 3): (
+        *("training", "warming_up", "not_finite", "scaled", "restored", "counted", "along_schedules", "refreshing"),
+    ),
+    ("hook_rank", 4): ("training", "not_finite", "scaled", "restored", "counted", "refreshing"),
 }
 
 
@@ -117,6 +119,13 @@ def test_a_restored_run_goes_on_from_what_was_saved(size: int, told: Told) -> No
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_ranks_send_what_the_formula_says(size: int, told: Told) -> None:
     assert told("hook_rank", size, "counted") == ["ok"] * size
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_refresh_steps_share_residuals_with_the_others(size: int, told: Told) -> None:
+    for worst in told("hook_rank", size, "refreshing"):
+        assert max(worst.values()) < _LAW
+    assert ("hierarchical/2" in worst) == (size == 4)
 
 
 def test_schedules_of_the_topology_move_the_same_bytes(told: Told) -> None:

@@ -22,7 +22,7 @@ from orchestrator.weights.cut import Tier
 SHARES = ({Tier.device: 50, Tier.host: 20}, {Tier.device: 30})
 
 
-def streamed(_plan: Plan, settings: TrainSettings) -> Engine:
+def streamed(_plan: Plan, settings: TrainSettings, _group: object) -> Engine:
     return StreamedEngine(cut_of_shares(SHARES), 2, device=settings.device, group=dist.new_group(backend="gloo"))
 
 

@@ -1,10 +1,12 @@
 """Who is to blame, from torchrun's report."""
 
 from collections import deque
+from pathlib import Path
 
 import pytest
 
-from orchestrator.supervise import _culprit
+from launch.execute import Outcome
+from orchestrator.blame import culprit, failed, host_of_rank
 
 
 def report(*entries: tuple[int, int], root: tuple[int, int]) -> deque[str]:
@@ -24,7 +26,26 @@ def report(*entries: tuple[int, int], root: tuple[int, int]) -> deque[str]:
         (report((0, -15), root=(1, 1)), ("1", "1", 1)),
         (report((0, 1), root=(1, -11)), ("1", "1", -11)),
         (deque(["no report"]), None),
+        (deque(f"[10.0.0.2] {line}" for line in report(root=(5, 1))), ("5", "5", 1)),
     ],
 )
 def test_the_rank_that_failed_first(tail: deque[str], expected: tuple[str, str, int] | None) -> None:
-    assert _culprit(tail) == expected
+    assert culprit(tail) == expected
+
+
+def test_the_host_of_a_rank() -> None:
+    assert [host_of_rank(rank, (2, 1, 3)) for rank in range(7)] == [0, 0, 1, 2, 2, 2, 2]
+
+
+def test_the_words_are_those_of_the_failed_rank_on_its_host(tmp_path: Path) -> None:
+    for at, words in ((0, "lost my peer"), (1, "the cause")):
+        folder = tmp_path / f"host{at}" / "a-1_x" / "attempt_0" / "0"
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text(f"{words}\n")
+    tail = deque(["  rank      : 2 (local_rank: 0)", "  exitcode  : 1 (pid: 7)"])
+    outcome = Outcome(
+        returncode=1, log_path=str(tmp_path / "a-1.log"), stopped_by_signal=None, leftovers=(), overrides=()
+    )
+    error = failed("the run", outcome, tail, (2, 1))
+    assert "rank 2: the cause" in str(error)
+    assert "lost my peer" not in str(error)

@@ -77,6 +77,7 @@ def _instances(draw: st.DrawFn) -> Asked:
             name=draw(st.sampled_from(list(Engine))),
             offload_param=draw(st.sampled_from([Offload.auto, Offload.auto, Offload.cpu])),
             nvme_path=draw(st.sampled_from(["", "/fast"])),
+            window=draw(st.sampled_from([None, None, 2])),
         ),
         # Wide adapters have moments that decide what fits.
         adapter=AdapterConfig(rank=draw(st.sampled_from([8, 64, 256]))),
@@ -112,6 +113,14 @@ def _every_way(asked: Asked, world: World | None = None) -> list[Way]:
     ways = []
     if config.engine.name in {Engine.auto, Engine.ddp}:
         ways += [Way(engine=Engine.ddp, checkpointing=mode) for mode in modes]
+    if config.engine.name in {Engine.auto, Engine.streamed}:
+        islands = [None, *(() if world is None else world.groups)]
+        nowhere = {"param": Offload.none, "optimizer": Offload.none}
+        ways += [
+            Way(engine=Engine.streamed, checkpointing=mode, residency=Residency(**nowhere, island=island))
+            for mode, island in product(modes, islands)
+            if mode is not Checkpointing.selective
+        ]
     if config.engine.name in {Engine.auto, Engine.zero3}:
         places = product(
             _offloads(asked, config.engine.offload_param), _offloads(asked, config.engine.offload_optimizer)
@@ -308,7 +317,9 @@ def test_memory_never_falls_as_the_micro_batch_grows(asked: Asked) -> None:
         place = next(iter(places_of(job, solution.worlds[0])))
         line = [point for point in points_of(job.config, place, way) if point.accumulation > 1]
         margins = [fit_of(job, with_knobs(job, point)).margin for point in line]
-        assert all(after <= before + 1e-9 for before, after in pairwise(margins))
+        # What a device has no room for waits in host memory, so that the device is full to a few bytes.
+        slack = 1e-6 if way.engine is Engine.streamed else 1e-9
+        assert all(after <= before + slack for before, after in pairwise(margins))
 
 
 def test_of_many_micro_batches_the_best_is_not_missed(plan_for: Callable[..., Plan]) -> None:

@@ -66,13 +66,17 @@ def test_70b_fits_eight_80_gb_cards(plan_for: Planner) -> None:
     assert plan.chosen.strategy.engine is Engine.ddp
 
 
-def test_70b_on_one_24_gb_card_is_refused_with_all_reasons(plan_for: Planner) -> None:
+def test_70b_on_one_24_gb_card_with_little_host_memory_is_refused_with_all_reasons(plan_for: Planner) -> None:
+    machine = preset("1x24gb")
+    (host,) = machine.hosts
+    small = replace(machine, hosts=(replace(host, memory_bytes=20 * GIB, available_memory_bytes=20 * GIB),))
     with pytest.raises(NothingFits) as caught:
-        plan_for("70b", "1x24gb", tokens=2048)
+        plan_for("70b", small, tokens=2048)
     text = str(caught.value)
     assert caught.value.exit_code is ExitCode.NOTHING_FITS
     assert "ddp on 1 rank" in text
     assert "zero3 on 1 rank, offload cpu" in text
+    assert "streamed on 1 rank, window 3" in text
     assert "base_packed 31.9" in text
     assert "has 24.0 GiB" in text
 

@@ -47,7 +47,8 @@ def test_budgets_follow_the_machine() -> None:
 
 
 def test_a_mixed_machine_is_told_its_cut_and_what_equal_shards_take(plan_for: Planner) -> None:
-    plan = plan_for("70b", MIXED, tokens=1024, **TWO)
+    plan = plan_for("8b", MIXED, tokens=1024, **TWO)
+    assert plan.chosen.strategy.streamed is None
     text = explain(plan)
     assert "Uneven shards over all devices" in text
     assert "a pass through its memory" in text

@@ -96,19 +96,19 @@ def _changed(asked: dict[str, Any], told: dict[str, str]) -> dict[str, Any]:
 
 
 def test_three_ways_out_for_70b_on_two_small_cards(plan_for: Planner) -> None:
-    """All of the card's memory is short while loading, so neither rank, length, offload nor more cards help."""
+    """All of the card's memory is short while loading, so neither rank, length, offload nor more cards help zero3."""
     with pytest.raises(NothingFits) as caught:
-        plan_for("70b", "2x24gb-pcie", tokens=1024)
+        plan_for("70b", "2x24gb-pcie", tokens=1024, engine=EngineConfig(name=Engine.zero3))
     outs = [out.partition(": ")[2].partition(" would do")[0] for out in _outs(caught.value)]
     assert len(set(outs)) == 3
-    assert any(out.startswith("one card of") for out in outs)
-    assert any(out.startswith("cards of") for out in outs)
+    assert outs[0] == "engine=auto"  # which streams the layers
+    assert any("card" in out for out in outs[1:])
     assert "cheapest first" in caught.value.problems[0].remedy
 
 
 def test_what_is_enough_alone_is_not_told_with_something_else(plan_for: Planner) -> None:
     with pytest.raises(NothingFits) as caught:
-        plan_for("70b", "1x24gb", tokens=2048)
+        plan_for("70b", "1x24gb", tokens=2048, engine=EngineConfig(name=Engine.zero3))
     outs = [out.partition(": ")[2].partition(" would do")[0] for out in _outs(caught.value)]
     assert outs
     for out in outs:
@@ -120,8 +120,8 @@ def test_what_is_enough_alone_is_not_told_with_something_else(plan_for: Planner)
 def test_the_tree_frees_more_at_each_branch_and_costs_more(plan_for: Planner) -> None:
     plan = plan_for("8b", "2x24gb-pcie", tokens=1024)
     freed = [branch.freed_bytes for branch in plan.tree]
-    # Sharding stands where 1.35 times its time would.
-    certain = [branch for branch in plan.tree if "engine=zero3" not in " ".join(branch.settings)]
+    # Sharding stands where 1.35 times its time would, or 1.15 times.
+    certain = [branch for branch in plan.tree if "engine=" not in " ".join(branch.settings)]
     percents = [round(branch.time_percent, 1) for branch in certain]
     assert freed == sorted(freed)
     assert percents == sorted(percents)
@@ -162,7 +162,7 @@ def test_layers_share_what_a_change_of_all_of_them_saves(plan_for: Planner) -> N
 
 def test_larger_cards_are_a_way_out_for_70b(plan_for: Planner) -> None:
     with pytest.raises(NothingFits) as caught:
-        plan_for("70b", "2x24gb-pcie", tokens=1024)
+        plan_for("70b", "2x24gb-pcie", tokens=1024, engine=EngineConfig(name=Engine.ddp))
     outs = _outs(caught.value)
     assert any("cards of" in out for out in outs)
     assert all("A step takes about" in out for out in outs)
@@ -209,8 +209,8 @@ def test_trades_are_what_a_plan_with_the_change_says(plan_for: Planner) -> None:
 def test_trades_stand_in_the_order_of_their_price(plan_for: Planner) -> None:
     for machine in ("2x24gb-pcie", "8xh100"):
         trades = plan_for("8b", machine, tokens=1024).trades
-        # Sharding stands where 1.35 times its time would.
-        trades = tuple(trade for trade in trades if "engine=zero3" not in trade.change)
+        # Sharding stands where 1.35 times its time would, or 1.15 times.
+        trades = tuple(trade for trade in trades if "engine=" not in trade.change)
         paid = [t for t in trades if t.saved_bytes > 0 and t.time_percent >= 0.1]
         prices = [trade.saved_bytes / trade.time_percent for trade in paid]
         assert prices == sorted(prices, reverse=True)

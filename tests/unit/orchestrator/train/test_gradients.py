@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 from torch import nn
 
+from orchestrator.engines.gradient_route import schedule_of
 from orchestrator.errors import Problem, UserError
 from orchestrator.planner.gradient_route import GradientRoute
-from orchestrator.train.gradients import GradientSum, _agreed, sum_gradients
+from orchestrator.train.gradients import GradientSum, agreed_schedule, sum_gradients
 from topology.routing.software import Runner
 
 OURS = GradientRoute(runner=Runner.executor, why="ours", algorithm="ring", piece_bytes=1, seconds=0.5, fingerprint="00")
@@ -29,6 +31,9 @@ class Group:
 
     def max(self, values: list[float]) -> list[float]:
         return [max(pair) for pair in zip(values, *self.others, strict=True)]
+
+
+KEY = "engine.gradient_route"
 
 
 def plan(route: GradientRoute | None, size: int = 2) -> Any:
@@ -76,7 +81,7 @@ def test_a_machine_that_cannot_be_read_is_a_users_error(tmp_path: Path, text: st
         path.write_text(text)
     group: Any = Group(2, others=((),))
     with pytest.raises(UserError) as caught:
-        _agreed(plan(OURS).chosen.strategy, path, group)
+        agreed_schedule(partial(schedule_of, plan(OURS).chosen.strategy), path, group, KEY)
     assert str(path) in {problem.where for problem in caught.value.problems} or text == "{}"
 
 
@@ -84,5 +89,5 @@ def test_what_another_rank_lacks_ends_all(tmp_path: Path) -> None:
     other = Problem(where="engine.gradient_route", found="rank 1 has another", remedy="Plan again")
     group: Any = Group(2, others=((other,),))
     with pytest.raises(UserError) as caught:
-        _agreed(plan(OURS).chosen.strategy, tmp_path / "missing.json", group)
+        agreed_schedule(partial(schedule_of, plan(OURS).chosen.strategy), tmp_path / "missing.json", group, KEY)
     assert other in caught.value.problems

@@ -10,8 +10,10 @@ def _moved(every: int, *, corrected: bool, steps: int = 200, resume_at: int = 0)
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.AdamW([parameter], lr=1e-3, weight_decay=0.0)
     named = {"x": parameter}
-    moments = SparseMoments(optimizer, named) if corrected else None
+    now = [0]
+    moments = SparseMoments(optimizer, named, lambda: now[0] <= 20) if corrected else None
     for step in range(1, steps + 1):
+        now[0] = step
         if step <= 20:  # dense at first
             parameter.grad = torch.ones(1)
         else:
@@ -20,7 +22,7 @@ def _moved(every: int, *, corrected: bool, steps: int = 200, resume_at: int = 0)
         if moments is not None and step == resume_at:
             saved = moments.state()
             moments.close()
-            moments = SparseMoments(optimizer, named)
+            moments = SparseMoments(optimizer, named, lambda: now[0] <= 20)
             moments.load(saved)
     return -float(parameter)
 
@@ -40,7 +42,7 @@ def test_counts_go_on_after_a_resume() -> None:
 def test_second_moments_stay_above_zero() -> None:
     parameter = torch.nn.Parameter(torch.zeros(64))
     optimizer = torch.optim.AdamW([parameter], lr=1e-3)
-    SparseMoments(optimizer, {"x": parameter})
+    SparseMoments(optimizer, {"x": parameter}, lambda: False)
     generator = torch.Generator().manual_seed(0)
     for _ in range(300):
         sent = torch.rand(64, generator=generator) < 0.02
@@ -48,3 +50,21 @@ def test_second_moments_stay_above_zero() -> None:
         optimizer.step()
     assert float(optimizer.state[parameter]["exp_avg_sq"].min()) >= 0
     assert bool(parameter.isfinite().all())
+
+
+def test_nothing_waits_after_a_step_in_which_all_elements_came() -> None:
+    """Also of an element whose gradient was zero then: the next one that comes is of one step, not of many."""
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.AdamW([parameter], lr=1e-3)
+    told = [True]
+    moments = SparseMoments(optimizer, {"x": parameter}, lambda: told[0])
+    for gradient, all_came, waited in (
+        ([1.0, 1.0], True, [0, 0]),
+        ([1.0, 0.0], False, [0, 1]),
+        ([0.0, 0.0], False, [1, 2]),
+        ([1.0, 0.0], True, [0, 0]),
+    ):
+        told[0] = all_came
+        parameter.grad = torch.tensor(gradient)
+        optimizer.step()
+        assert moments.state().get("x", torch.zeros(2)).tolist() == waited

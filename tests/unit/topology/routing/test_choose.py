@@ -102,6 +102,16 @@ def test_carried_over_costs_equal_those_of_the_whole(collective: Collective) -> 
         assert carried[name].cost.overlapped == pytest.approx(whole[name].cost.overlapped, rel=0.1), name
 
 
+def test_pairs_that_share_a_port_are_carried_over(slow_hosts: Callable[[int], Graph]) -> None:
+    graph = slow_hosts(9)
+    carried, whole = (
+        {entry.algorithm: entry.cost.exchanges_at_once for entry in entries if entry.schedule}
+        for entries in (cluster_menu(graph, Collective.all_to_all), menu(graph, Collective.all_to_all, search=False))
+    )
+    assert carried == whole
+    assert whole["direct"] == 2 * 2 * 8
+
+
 def test_a_thousand_hosts_have_a_route() -> None:
     graph = graph_of(clusters(20))
     assert graph.size > MOST_DEVICES

@@ -12,6 +12,7 @@ from topology.errors import TopologyError
 from topology.graph import Edge, Graph, LinkClass, Node, NodeKind, graph_of
 from topology.presets import preset
 from topology.routing import few_rings, many_rings
+from topology.routing.cheapest_ring import cheapest_tour
 from topology.routing.ring import best_rings
 from topology.routing.shares import passes_of
 
@@ -28,26 +29,28 @@ def test_the_cheapest_tour_is_the_cheapest_of_all(costs: list[list[int]]) -> Non
     def total(order: tuple[int, ...]) -> int:
         return sum(costs[a][b] for a, b in zip(order, (*order[1:], order[0]), strict=True))
 
-    found = few_rings.cheapest_tour(costs)
+    found = cheapest_tour(costs)
     assert sorted(found) == list(range(size))
     assert total(found) == min(total((0, *rest)) for rest in permutations(range(1, size)))
 
 
 @st.composite
 def meshes(draw: st.DrawFn) -> Graph:
-    """Up to five devices, each two joined by a wire of their own, and a switch that joins all."""
-    size = draw(st.integers(3, 5))
+    """Up to five devices, each two joined by a wire of their own, and a switch that joins all.
+
+    Of some graphs every wire carries as much the other way, of others it does not.
+    """
+    size, is_even = draw(st.integers(3, 5)), draw(st.booleans())
     nodes = [Node(id=f"d{at}", kind=NodeKind.device, host="h") for at in range(size)]
     nodes.append(Node(id="s", kind=NodeKind.pcie))
     units = st.sampled_from([0, 0, 25, 25, 50, 60])
-    ends = [(a, b, draw(units)) for a in range(size) for b in range(a)]
-    ends += [(at, size, draw(st.sampled_from([5, 10]))) for at in range(size)]
-    edges = tuple(
-        Edge(tail=a, head=b, units=wide, link=LinkClass.nvlink)
-        for one, other, wide in ends
-        for a, b in ((one, other), (other, one))
-        if wide
-    )
+    to_switch = st.sampled_from([5, 10])
+    pairs = [(a, b, units) for a in range(size) for b in range(a)] + [(at, size, to_switch) for at in range(size)]
+    ends = []
+    for a, b, amounts in pairs:
+        there = draw(amounts)
+        ends += [(a, b, there), (b, a, there if is_even else draw(amounts))]
+    edges = tuple(Edge(tail=a, head=b, units=wide, link=LinkClass.nvlink) for a, b, wide in ends if wide)
     return Graph(nodes=tuple(nodes), edges=edges, size=size)
 
 
@@ -80,6 +83,27 @@ def test_the_search_ends_at_the_optimum_over_all_rings(graph: Graph) -> None:
     assert sum(one) == pytest.approx(1.0, rel=1e-9)
     cost, least = (sum(map(float.__mul__, costs, map(float, shares))) for shares in (one, other))
     assert cost == pytest.approx(least, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("size", "missing", "rings"),
+    [
+        (8, {(0, 4), (1, 5), (2, 6), (3, 7)}, 6),  # three rounds without a common wire, each both ways
+        (8, set(), 7),  # rings one way each: seven wires of a device make no pairs
+        (6, set(), 20),  # no five rings share no wire, so these do
+        (8, {(0, 1), (2, 3)}, 6),  # the devices that lack a wire limit all
+    ],
+)
+def test_meshes_are_filled_by_few_rings(size: int, missing: set[tuple[int, int]], rings: int) -> None:
+    nodes = tuple(Node(id=f"d{at}", kind=NodeKind.device, host="h") for at in range(size))
+    ends = [(a, b) for a, b in permutations(range(size), 2) if (min(a, b), max(a, b)) not in missing]
+    edges = tuple(Edge(tail=a, head=b, units=100, link=LinkClass.xgmi) for a, b in ends)
+    graph = Graph(nodes=nodes, edges=edges, size=size)
+    found = best_rings(graph)
+    rate, _ = few_rings.pack(graph, [passes_of(one.paths) for one in found])
+    wires = min(sum(edge.tail == rank for edge in edges) for rank in range(size))
+    assert 0.998 * 100 * wires <= rate <= 100 * wires * (1 + 1e-9)
+    assert len(found) <= rings
 
 
 @pytest.mark.parametrize("name", ["dgx1_v100", "4xv100-16gb", "a100_sxm_x4", "h100_nvl_x8"])

@@ -1,0 +1,90 @@
+"""Runs whose layers stream: the same numbers as replicated ones, over a resume too, on as many bytes as planned."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+ASKED = ("engine=streamed", "engine.shards=[70,30]", "engine.window=2", "checkpoint.keep=9")
+
+
+@pytest.fixture(scope="module")
+def streamed(runs: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """An uninterrupted run of two ranks, which keeps its packed base in a folder of its own."""
+    cache = tmp_path_factory.mktemp("cache")
+    done = runs.run(
+        *("train", "experiment=demo", "batch.max_steps=6", "checkpoint.every=2", "data.max_eval_rows=16"),
+        *(f"run_dir={runs.root / 'streamed'}", *ASKED),
+        XDG_CACHE_HOME=str(cache),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return cache
+
+
+def test_numbers_are_those_of_a_replicated_run(runs: Any, ddp: str, streamed: Path) -> None:
+    assert runs.losses("streamed") == runs.losses(ddp)
+    ours, plain = runs.summary("streamed"), runs.summary(ddp)
+    assert ours["eval_row_losses"] == plain["eval_row_losses"]
+    for file in ("adapter/adapter_model.safetensors", "eval/logits.safetensors"):
+        assert (runs.root / "streamed" / file).read_bytes() == (runs.root / ddp / file).read_bytes()
+
+
+def test_bytes_are_those_of_the_plan(runs: Any, ddp: str, streamed: Path) -> None:
+    summary = runs.summary("streamed")
+    live, planned = summary["measured"]["live"], summary["predicted"]["live"]
+    assert {name: live[name] for name in planned} == pytest.approx(planned, rel=0.01)
+    shards = [rank["shard_bytes"]["device"] for rank in summary["streamed"]["ranks"]]
+    assert shards[0] == live["base_shard"]
+    assert shards[0] / sum(shards) == pytest.approx(0.7, rel=0.01)
+    base = runs.summary(ddp)["measured"]["live"]
+    assert sum(shards) == pytest.approx(base["base_packed"] + base["absmax"], rel=0.02)
+    events = map(json.loads, (runs.root / "streamed" / "events.jsonl").read_text().splitlines())
+    checked = next(event for event in events if event["event"] == "base_checked")
+    assert checked["found_bytes"] == pytest.approx(checked["planned_bytes"], rel=0.01)
+
+
+def test_each_rank_reads_its_part_and_the_next_start_the_cache(
+    runs: Any, demo: tuple[str, ...], streamed: Path
+) -> None:
+    first = [rank["read"] for rank in runs.summary("streamed")["streamed"]["ranks"]]
+    assert all(read["file_bytes"] > 0 and read["cache_bytes"] == 0 for read in first)
+    folder = runs.copy_at("streamed", "resumed", 2)
+    done = runs.run("train", *demo, *ASKED, f"run_dir={folder}", "resume=true", XDG_CACHE_HOME=str(streamed))
+    assert done.returncode == 0, done.stdout + done.stderr
+    again = [rank["read"] for rank in runs.summary("resumed")["streamed"]["ranks"]]
+    assert all(read["cache_bytes"] > 0 for read in again)
+    assert runs.losses("resumed") == runs.losses("streamed")
+    adapter = Path("adapter") / "adapter_model.safetensors"
+    assert (folder / adapter).read_bytes() == (runs.root / "streamed" / adapter).read_bytes()
+
+
+def test_a_base_larger_than_planned_stops_the_run(runs: Any, demo: tuple[str, ...]) -> None:
+    folder = runs.root / "guarded"
+    planned = runs.run("plan", *demo, "devices=1", "engine=ddp", f"run_dir={folder}")
+    assert planned.returncode == 0, planned.stderr
+    plan = json.loads((folder / "plan.json").read_text())
+    _change(plan, lambda term: {**term, "bytes": term["bytes"] // 4} if term["name"] == "base_unquantised" else term)
+    (folder / "plan.json").write_text(json.dumps(plan))
+    command = [sys.executable, "-m", "orchestrator.train.worker", str(folder / "plan.json")]
+    done = subprocess.run(command, cwd=runs.root, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert "of the base live on the device" in done.stdout
+    assert "were planned" in done.stdout
+    assert not (folder / "adapter").exists()
+
+
+def _change(body: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change every term in place, wherever in the plan it is."""
+    values = body.values() if isinstance(body, dict) else body if isinstance(body, list) else ()
+    for value in values:
+        if isinstance(value, dict) and {"name", "bytes", "why"} <= set(value):
+            value.update(change(value))
+        _change(value, change)
