@@ -104,10 +104,11 @@ def _start(job: HostJob, index: int, verdict: Verdict, local: str, stop: threadi
     part = job.parts[index]
     known = {ADDRESS: verdict.address, PORT: str(verdict.port), LOCAL: local}
     argv = tuple(known.get(word, _filled(word, known)) for word in part.argv)
-    # Gloo would take the address of the host's own name, which is often one that only the host itself reaches.
+    # Gloo would take the address of the host's own name, which is often one that only the host itself reaches. What was
+    # found here counts more than what the launching host supposed of this one.
     interface = interface_of(local) if len(job.parts) > 1 else None
     found = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
-    ours = {**found, **dict(job.env), **dict(part.env), HOST_MARK: str(index)}
+    ours = {**dict(job.env), **dict(part.env), **found, HOST_MARK: str(index)}
     env, overrides = merge(ours.items(), os.environ)
     for override in overrides:
         print(override, flush=True)

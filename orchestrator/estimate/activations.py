@@ -21,6 +21,7 @@ from orchestrator.estimate.experts import (
     merged_bytes,
     routed_bytes_per_token,
 )
+from orchestrator.estimate.kept import kept
 from orchestrator.estimate.layers import Input, input_of
 from orchestrator.estimate.masks import masked_layers
 from orchestrator.estimate.recomputed import recomputed_share
@@ -30,8 +31,14 @@ from orchestrator.estimate.setting import Setting
 _FP32 = 4
 _RESIDUAL_MASKS = 2  # one byte an element: of what attention and the MLP return
 _NORM_STATISTICS = 2 * _FP32  # mean and reciprocal deviation of a LayerNorm
+# Bytes of a token in one layer are the same whatever the steps, the moments, and where the base lies.
+_NOT_OF_A_TOKEN = (
+    *("world_size", "micro", "rows", "accumulation", "checkpointing", "recomputed_layers"),
+    *("quant", "double_quant", "load_dtype", "optimizer", "allocator", "zero3", "sparse", "streamed"),
+)
 
 
+@kept(*_NOT_OF_A_TOKEN, only_gpu=True)
 def saved_bytes_per_token(setting: Setting, *, masked: bool | None = None) -> float:
     """Bytes per token that one layer saves without checkpointing.
 
@@ -156,6 +163,7 @@ def kept_bytes_per_token(setting: Setting) -> float:
     return found + (1 - share) * whole_bytes_per_token(setting) if share < 1 else found
 
 
+@kept(*_NOT_OF_A_TOKEN, only_gpu=True)
 def whole_bytes_per_token(setting: Setting) -> float:
     """The same of a layer that keeps all of its activations."""
     share = masked_layers(setting) / setting.model.layers

@@ -13,6 +13,7 @@ from orchestrator.estimate.activations import (
 )
 from orchestrator.estimate.blocks import Block, block_of
 from orchestrator.estimate.experts import backward_bytes, has_dense_mlp, has_experts, recompute_bytes, results_bytes
+from orchestrator.estimate.kept import kept
 from orchestrator.estimate.layers import Input, input_of
 from orchestrator.estimate.scores import scores_of
 from orchestrator.estimate.setting import Setting
@@ -29,6 +30,11 @@ class Moment:
     bytes: float
 
 
+@kept(
+    *("world_size", "rows", "accumulation", "checkpointing", "recomputed_layers", "quant", "double_quant"),
+    *("optimizer", "allocator", "zero3", "sparse", "streamed"),
+    only_gpu=True,
+)
 def layer_peak(setting: Setting, unpacked_bytes: int, *, recomputes: bool) -> Moment:
     """The largest moment of one layer's recomputation and backward pass.
 

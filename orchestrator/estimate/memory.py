@@ -34,8 +34,9 @@ def estimate_memory(setting: Setting) -> Memory:
     """Peaks of loading, training and saving for one rank, in bytes."""
     if is_published(setting):
         return estimate_published(setting)
-    train = (*base_terms(setting), *_adapters_in_training(setting), *_training_terms(setting))
-    states = (*base_terms(setting), *adapter_terms(setting))
+    base_held, adapters, kept = base_terms(setting), adapter_terms(setting), _kept_bytes(setting)
+    train = (*base_held, *_in_training(setting, adapters, kept), *_training_terms(setting, kept))
+    states = (*base_held, *adapters)
     gather = Term(
         name="adapter_gather",
         bytes=setting.adapter.params * _FP32,
@@ -121,12 +122,10 @@ def adapter_terms(setting: Setting) -> tuple[Term, ...]:
     return tuple(terms)
 
 
-def _adapters_in_training(setting: Setting) -> tuple[Term, ...]:
-    """With one forward pass per step, gradients appear only while the kept activations go away."""
-    terms = adapter_terms(setting)
+def _in_training(setting: Setting, terms: tuple[Term, ...], kept: int) -> tuple[Term, ...]:
+    """With one forward pass per step, gradients appear only while the `kept` activations go away."""
     if not _appear_late(setting):
         return terms
-    kept = _kept_bytes(setting)
     why = "beyond the activations that are gone by the time all gradients exist"
     return tuple(
         replace(term, bytes=max(0, term.bytes - kept), why=why) if term.name == "gradients" else term for term in terms
@@ -150,15 +149,16 @@ def _kept_bytes(setting: Setting) -> int:
     return round(tokens * per_token) + copies
 
 
-def _training_terms(setting: Setting) -> tuple[Term, ...]:
+def _training_terms(setting: Setting, kept_bytes: int) -> tuple[Term, ...]:
     model, tokens = setting.model, setting.peak_tokens
     kept = Term(
         name=_ACTIVATIONS,
-        bytes=_kept_bytes(setting),
+        bytes=kept_bytes,
         why=f"{tokens:,} tokens x {model.layers} layers, {_mode(setting)}",
     )
     # These three peaks follow one another, so the largest counts, not the sum.
-    return (kept, max(_head_term(setting), _layer_term(setting), _step_term(setting, kept), key=lambda t: t.bytes))
+    peaks = (_head_term(setting), _layer_term(setting, kept_bytes), _step_term(setting, kept))
+    return (kept, max(peaks, key=lambda t: t.bytes))
 
 
 def _mode(setting: Setting) -> str:
@@ -197,15 +197,15 @@ def _head_term(setting: Setting) -> Term:
     return Term(name="logits", bytes=tile + tokens * hidden + weights + gathered, why=why)
 
 
-def _layer_term(setting: Setting) -> Term:
+def _layer_term(setting: Setting, kept: int) -> Term:
     """Peak while one layer runs backwards."""
-    size, why = max(_layer_peaks(setting))
+    size, why = max(_layer_peaks(setting, kept))
     window = gathered_bytes(setting) if setting.engine is Engine.zero3 else 0
     why += "gradients and a dequantised weight" + (", and the gathered window" if window else "")
     return Term(name="layer_transient", bytes=size + window, why=why)
 
 
-def _layer_peaks(setting: Setting) -> Iterator[tuple[int, str]]:
+def _layer_peaks(setting: Setting, kept: int) -> Iterator[tuple[int, str]]:
     """Bytes beyond all that is kept, while a layer with all its activations runs backwards, and a recomputed one."""
     unpacked, recomputed = base.dequantised_bytes(setting), recomputed_layers(setting)
     factor = (setting.counted.layer_factor if setting.counted else None) or 1.0
@@ -215,11 +215,11 @@ def _layer_peaks(setting: Setting) -> Iterator[tuple[int, str]]:
     if recomputed:
         moment = layer_peak(setting, unpacked, recomputes=True)
         # The recomputed layers come first, so what the others kept is gone when the last of them runs backwards.
-        size = round(moment.bytes * factor) - _gone_bytes(setting)
+        size = round(moment.bytes * factor) - _gone_bytes(setting, kept)
         yield size, f"one layer's backward pass, when {moment.why}: its recomputed activations, "
 
 
-def _gone_bytes(setting: Setting) -> int:
+def _gone_bytes(setting: Setting, kept: int) -> int:
     """What the layers that are not recomputed held, less the gradients that are there in its place."""
     share = 1 - recomputed_share(setting)
     if not share:
@@ -228,7 +228,7 @@ def _gone_bytes(setting: Setting) -> int:
     gone = share * whole + (held_bytes(setting) if setting.engine is Engine.zero3 else 0)
     if _appear_late(setting):
         gradients = setting.adapter.params * setting.adapter_bytes
-        gone -= share * gradients - max(0, gradients - _kept_bytes(setting))
+        gone -= share * gradients - max(0, gradients - kept)
     return round(gone)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from orchestrator.config import Quant
 from orchestrator.estimate.base import FOUR_BIT, linear_absmax_bytes, linear_packed_bytes
 from orchestrator.estimate.calibration import BLOCK_WEIGHTS
 from orchestrator.estimate.extents import aligned, outside_bytes, stored_of
+from orchestrator.estimate.kept import kept
 from orchestrator.estimate.load_bytes import LoadPeak, packing_bytes
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.streamed_share import StreamedShare
@@ -62,7 +64,19 @@ def load_peak(setting: Setting) -> LoadPeak:
     An upper bound of `weights.load_plan.load_peak`: the largest tensor of each kind at the same time, and everything
     that is kept there already.
     """
-    share, model, quant = share_of(setting), setting.model, setting.quant
+    share = share_of(setting)
+    beside = _beside(setting, alone=share.ranks == 1)
+    return replace(beside, kept=share.device_bytes + share.resident_bytes)
+
+
+@kept(
+    *("world_size", "micro", "rows", "accumulation", "checkpointing", "recomputed_layers", "batch", "adapter"),
+    *("compute_dtype", "adapter_dtype", "optimizer", "allocator", "zero3", "sparse", "streamed"),
+    only_gpu=True,
+)
+def _beside(setting: Setting, *, alone: bool) -> LoadPeak:
+    """What loading takes beside what is kept; `alone` where no other rank sends anything."""
+    model, quant = setting.model, setting.quant
     linears = [linear for linear, _ in model.linear_counts]
     packed = [linear for linear in linears if linear.packed and quant is not Quant.none]
     raw = [aligned(linear.weights * _CHECKPOINT_BYTES) for linear in linears]
@@ -73,10 +87,10 @@ def load_peak(setting: Setting) -> LoadPeak:
         made.append(aligned(tables * setting.load_bytes))
     part = max((_made_bytes(linear, setting) for linear in linears), default=0)
     return LoadPeak(
-        kept=share.device_bytes + share.resident_bytes,
+        kept=0,
         raw=max([*raw, _BUNDLE_BYTES]),
         made=max(made, default=0),
-        incoming=part if share.ranks > 1 else 0,
+        incoming=0 if alone else part,
         passing=max((_packing_bytes(linear, setting) for linear in packed), default=0),
     )
 

@@ -38,7 +38,8 @@ def estimate_time(setting: Setting, practice: Practice | None = None, *, terms: 
     Args:
         setting: the rank's work.
         practice: how the stack does it; by default that of `setting.stack`.
-        terms: whether they are wanted; on a GPU they take as long as the rest.
+        terms: whether they and the bounds are wanted; on a GPU they take as long as the rest. Without, both bounds are
+            the step's own seconds.
     """
     practice = practice or practice_of(setting.stack)
     step = _gpu_step(setting, practice, terms=terms) if setting.machine.is_gpu else _cpu_step(setting, practice)
@@ -133,14 +134,17 @@ def _gpu_step(setting: Setting, practice: Practice, *, terms: bool) -> _Step:
     work = work_of(setting, practice)
     more = setting.accumulation - 1
     seconds = _seconds(work, more)
+    reduce_seconds = _reduce_seconds(work.moves)
+    if not terms:
+        return _Step(seconds=seconds, lower=seconds, upper=seconds, reduce_seconds=reduce_seconds, terms=())
     lower = ct.OPTIMISTIC.value * (busiest_seconds(work.last) + more * busiest_seconds(work.inner))
     upper = ct.PESSIMISTIC.value * (serial_seconds(work.last) + more * serial_seconds(work.inner))
     return _Step(
         seconds=seconds,
         lower=lower,
         upper=upper,
-        reduce_seconds=_reduce_seconds(work.moves),
-        terms=_terms(setting, work, seconds) if terms else (),
+        reduce_seconds=reduce_seconds,
+        terms=_terms(setting, work, seconds),
     )
 
 

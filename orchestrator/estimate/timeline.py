@@ -145,26 +145,33 @@ def end_seconds(schedule: Schedule) -> float:
     forward, backward, layers = schedule.forward, schedule.backward, schedule.layers
     if not (forward.gather or forward.copy or backward.gather or backward.copy):
         return _resident_end(schedule)
+    # Searches ask for thousands of these ends: comparisons, since calls of `max` would take most of the time.
     host, copy, comm, compute = schedule.start_seconds, 0.0, 0.0, 0.0
+    reduce, group = schedule.reduce_seconds, schedule.group_layers
     gathered: list[float] = []
     issued, visits = 0, 2 * layers
+    visit = ahead = forward
+    window = ahead.window
     for index in range(visits):
-        while issued < visits and issued - (forward if issued < layers else backward).window <= index:
-            ahead = forward if issued < layers else backward
+        while issued < visits and issued - window <= index:
             arrived = 0.0
             if ahead.copy:
-                arrived = copy = max(copy, compute) + ahead.copy
+                arrived = copy = (copy if copy > compute else compute) + ahead.copy
             if ahead.gather:
-                arrived = comm = max(comm, compute, arrived) + ahead.gather
+                free = comm if comm > compute else compute
+                arrived = comm = (arrived if arrived > free else free) + ahead.gather
             gathered.append(arrived)
             issued += 1
-        visit = forward if index < layers else backward
-        host += visit.host
+            if issued == layers:
+                ahead, window = backward, backward.window
         if index == layers:
+            visit = backward
             compute += schedule.head_seconds
-        compute = max(compute, host, gathered[index]) + visit.compute
-        if schedule.reduce_seconds and _closes_group(schedule, index):
-            comm = max(comm, compute) + schedule.reduce_seconds
+        host += visit.host
+        compute = compute if compute > host else host
+        compute = (compute if compute > gathered[index] else gathered[index]) + visit.compute
+        if reduce and index >= layers and ((index - layers + 1) % group == 0 or index + 1 == visits):
+            comm = (comm if comm > compute else compute) + reduce
     return max(host, copy, comm, compute) + schedule.tail_seconds
 
 

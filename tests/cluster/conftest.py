@@ -180,9 +180,16 @@ class Hosts:
 
     def __init__(self, made: ShapedHosts, folder: Path) -> None:
         self.made, self.folder = made, folder
+        self.has_ipv6 = all(self._add(name, f"fd77::{at + 1}/64") for at, name in enumerate(made.names))
 
-    def address(self, at: int) -> str:
-        return f"10.77.0.{at + 1}"
+    @staticmethod
+    def _add(name: str, address: str) -> bool:
+        words = ["ip", "-n", name, "addr", "add", address, "dev", "eth0", "nodad"]
+        return subprocess.run(words, check=False, capture_output=True).returncode == 0
+
+    def address(self, at: int, *, ipv6: bool = False) -> str:
+        """Of a host; IPv6 only where this kernel has it."""
+        return f"fd77::{at + 1}" if ipv6 and self.has_ipv6 else f"10.77.0.{at + 1}"
 
     def ssh(self, name: str = "ssh", **ways: str) -> str:
         """Write the program; `ways` holds what stands before the line of a host (`h1="unshare -m"`)."""

@@ -59,10 +59,11 @@ def ranks(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def test_torchrun_counts_ranks_in_the_order_of_the_hosts(hosts: Any, tmp_path: Path) -> None:
-    # Not the order of their addresses.
+    """Not in the order of their addresses, which are IPv6 where the kernel has it."""
     counts = {2: 2, 0: 1, 1: 1}
+    named = tuple(HostShare(name=hosts.address(at, ipv6=True), processes=count) for at, count in counts.items())
     outcome, lines = run(
-        backends.build(Backend.torchrun, spec_of(hosts, tmp_path, counts, "add")),
+        backends.build(Backend.torchrun, spec_of(hosts, tmp_path, counts, "add", hosts=named)),
         NCCL_DEBUG="INFO",
         OMP_NUM_THREADS="2",
     )
@@ -73,13 +74,13 @@ def test_torchrun_counts_ranks_in_the_order_of_the_hosts(hosts: Any, tmp_path: P
     assert [body["LOCAL_RANK"] for body in found] == ["0", "1", "0", "0"]
     assert [body["LOCAL_WORLD_SIZE"] for body in found] == ["2", "2", "1", "1"]
     for body, at in zip(found, (2, 2, 0, 1), strict=True):
-        assert hosts.address(at) in body["addresses"]
-        assert body["MASTER_ADDR"] == hosts.address(2)
+        assert hosts.address(at, ipv6=True) in body["addresses"]
+        assert body["MASTER_ADDR"] == hosts.address(2, ipv6=True)
         assert body["GLOO_SOCKET_IFNAME"] == "eth0"
         assert body["NCCL_DEBUG"] == "INFO"
     assert "rank 0 of 4 on a host" in lines
     said = "OMP_NUM_THREADS: the user's value '2' is used, not '1'"
-    assert {said, f"[{hosts.address(0)}] {said}"} <= set(lines)
+    assert {said, f"[{named[1].name}] {said}"} <= set(lines)
     logs = (tmp_path / "logs").rglob("stderr.log")
     assert sorted(path.relative_to(tmp_path / "logs").parts[0] for path in logs) == ["host0", "host0", "host1", "host2"]
 
@@ -93,21 +94,6 @@ def test_deepspeed_on_hosts_that_differ(hosts: Any, tmp_path: Path) -> None:
     assert [body["LOCAL_WORLD_SIZE"] for body in found] == ["1", "2", "2"]
     assert hosts.address(1) in found[0]["addresses"]
     assert all(hosts.address(0) in body["addresses"] for body in found[1:])
-
-
-def test_ipv6(hosts: Any, tmp_path: Path) -> None:
-    for at in range(2):
-        made = subprocess.run(
-            ["ip", "-n", hosts.made.names[at], "addr", "add", f"fd77::{at + 1}/64", "dev", "eth0", "nodad"],
-            check=False,
-            capture_output=True,
-        )
-        if made.returncode:
-            pytest.skip("this kernel has no IPv6")
-    named = tuple(HostShare(name=f"fd77::{at + 1}", processes=1) for at in range(2))
-    outcome, lines = run(backends.build(Backend.torchrun, spec_of(hosts, tmp_path, {0: 1, 1: 1}, "add", hosts=named)))
-    assert outcome.returncode == 0, lines
-    assert [(body["sum"], body["MASTER_ADDR"]) for body in ranks(tmp_path)] == [(3.0, "fd77::1")] * 2
 
 
 @pytest.mark.parametrize("victim", ["rank", "launcher"])
@@ -259,17 +245,17 @@ def test_an_interface_is_taken_only_if_every_host_reaches_it(hosts: Any, tmp_pat
 
 
 def test_a_fine_tune_on_two_hosts_of_a_hostfile(hosts: Any, tmp_path: Path, command: Callable[..., list[str]]) -> None:
-    """Two ranks on one host, one on the other; stands for everything from the command to the summary."""
+    """Stands for everything from the command to the summary."""
     hostfile = tmp_path / "hostfile"
-    hostfile.write_text("# ours\n10.77.0.2 slots=2\n\n10.77.0.1 slots=1\n")
+    hostfile.write_text("# ours\n10.77.0.2 slots=1\n\n10.77.0.1 slots=1\n")
     done = subprocess.run(
         command(
             *(
                 "train",
                 "experiment=demo",
-                "devices=3",
+                "devices=2",
                 "batch.max_steps=3",
-                "batch.global=3",
+                "batch.global=2",
                 "data.max_rows=60",
                 "data.max_eval_rows=3",
             ),
@@ -284,6 +270,6 @@ def test_a_fine_tune_on_two_hosts_of_a_hostfile(hosts: Any, tmp_path: Path, comm
     )
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["status"], summary["world_size"], summary["steps"]) == ("done", 3, 3)
-    assert len(list((tmp_path / "run" / "logs" / "host0").rglob("stdout.log"))) == 2
+    assert (summary["status"], summary["world_size"], summary["steps"]) == ("done", 2, 3)
+    assert len(list((tmp_path / "run" / "logs" / "host0").rglob("stdout.log"))) == 1
     assert len(list((tmp_path / "run" / "logs" / "host1").rglob("stdout.log"))) == 1

@@ -74,7 +74,7 @@ def test_a_fine_tune_is_stopped_requeued_and_goes_on(
     process = subprocess.Popen(
         command(
             *("train", "experiment=demo", "launch=slurm", "launch.nodes=2", "devices=2", "launch.submit=true"),
-            *("batch.max_steps=30", "batch.global=4", "checkpoint.every=0", "data.max_rows=60", "data.max_eval_rows=4"),
+            *("batch.max_steps=20", "batch.global=4", "checkpoint.every=0", "data.max_rows=60", "data.max_eval_rows=4"),
             f"run_dir={run_dir}",
         ),
         cwd=tmp_path,
@@ -98,7 +98,7 @@ def test_a_fine_tune_is_stopped_requeued_and_goes_on(
         process.communicate()
     assert process.returncode == 0, output
     steps = [line["step"] for line in records(metrics) if "loss" in line]
-    assert steps == list(range(1, 31))
+    assert steps == list(range(1, 21))
     attempts = records(run_dir / "attempts.jsonl")
     assert [entry["what"] for entry in attempts] == ["start", "stopped", "requeue", "start", "done"]
     assert [entry["attempt"] for entry in attempts] == [1, 1, 1, 2, 2]
@@ -106,7 +106,7 @@ def test_a_fine_tune_is_stopped_requeued_and_goes_on(
     assert "USR1 received" in output
     assert "restart 1" in output
     summary = json.loads((run_dir / "summary.json").read_text())
-    assert (summary["status"], summary["steps"], summary["world_size"]) == ("done", 30, 2)
+    assert (summary["status"], summary["steps"], summary["world_size"]) == ("done", 20, 2)
     losses = [line["loss"] for line in records(metrics) if "loss" in line]
     assert losses[-1] < losses[0]
     assert "done" in ask("status")
