@@ -11,6 +11,7 @@ from orchestrator.workload.model import LinearShape, ModelShape, linears_of
 
 FOUR_BIT = frozenset({Quant.nf4, Quant.fp4})
 _FP32 = 4
+_HALF = 2
 
 
 def linear_packed_bytes(linear: LinearShape, quant: Quant, load_bytes: int) -> int:
@@ -83,6 +84,12 @@ def _absmax_bytes(model: ModelShape, quant: Quant, double_quant: bool) -> int:  
     return sum(
         count * linear_absmax_bytes(x, quant, double_quant=double_quant) for x, count in model.linear_counts if x.packed
     )
+
+
+def whole_bytes(model: ModelShape, quant: Quant, double_quant: bool) -> int:  # noqa: FBT001 - as the parts' own
+    """Bytes of the whole base in its smallest load dtype."""
+    packed, scales = _packed_bytes(model, quant, _HALF), _absmax_bytes(model, quant, double_quant)
+    return packed + scales + model.unquantised_params * _HALF
 
 
 def unquantised_bytes(setting: Setting) -> int:

@@ -15,6 +15,11 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from orchestrator.estimate.setting import Machine, Setting
 
+# Fields of a machine that only what travels depends on.
+LINKS: Final = (
+    *("machine.link_bytes_per_second", "machine.gather_bytes_per_second", "machine.link_alpha_seconds"),
+    *("machine.gather_alpha_seconds", "machine.h2d_bytes_per_second"),
+)
 _MOST: Final = 4096  # of each function; a search needs a few hundred
 P = ParamSpec("P")
 T = TypeVar("T")

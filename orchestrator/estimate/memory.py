@@ -17,6 +17,7 @@ from orchestrator.estimate.activations import (
 from orchestrator.estimate.backward import layer_peak
 from orchestrator.estimate.blocks import block_of
 from orchestrator.estimate.host_memory import PINNED, host_terms, load_conversion_bytes
+from orchestrator.estimate.kept import LINKS, kept
 from orchestrator.estimate.masks import mask_buffer_bytes, mask_bytes_per_token
 from orchestrator.estimate.published import estimate_published, is_published
 from orchestrator.estimate.recomputed import mode_text, recomputed_layers, recomputed_share
@@ -28,27 +29,36 @@ from orchestrator.estimate.zero3 import gathered_at_head, gathered_bytes, held_b
 _FP32 = 4
 _ACTIVATIONS = "activations"
 _EXPANDABLE = "expandable_segments:True"
+# While nothing runs forward or backward, rows and steps do not matter, nor what links and memory reach.
+_NOT_WITHOUT_STEPS = (
+    *("micro", "rows", "accumulation", "batch", "checkpointing", "recomputed_layers", "machine.memory_bytes"),
+    *("machine.flops_per_second", "machine.memory_bytes_per_second", "machine.device_name", *LINKS),
+)
 
 
 def estimate_memory(setting: Setting) -> Memory:
     """Peaks of loading, training and saving for one rank, in bytes."""
     if is_published(setting):
         return estimate_published(setting)
-    base_held, adapters, kept = base_terms(setting), adapter_terms(setting), _kept_bytes(setting)
-    train = (*base_held, *_in_training(setting, adapters, kept), *_training_terms(setting, kept))
-    states = (*base_held, *adapters)
-    gather = Term(
-        name="adapter_gather",
-        bytes=setting.adapter.params * _FP32,
-        why="the adapters are collected in fp32 for the checkpoint",
-    )
-    training = _phase(setting, "train", train)
-    saving = _phase(setting, "save", (*states, gather))
-    return Memory(
-        load=_phase(setting, "load", _load_terms(setting)),
-        train=training,
-        save=saving if setting.machine.is_gpu else _with_training_heap(saving, training),
-    )
+    kept_bytes = _kept_bytes(setting)
+    adapters = _in_training(setting, adapter_terms(setting), kept_bytes)
+    train = (*base_terms(setting), *adapters, *_training_terms(setting, kept_bytes))
+    training, saving = _phase(setting, "train", train), _saving(setting)
+    if not setting.machine.is_gpu:
+        saving = _with_training_heap(saving, training)
+    return Memory(load=_loading(setting), train=training, save=saving)
+
+
+@kept(*_NOT_WITHOUT_STEPS, "adapter", "optimizer", "zero3", "sparse")
+def _loading(setting: Setting) -> PhaseMemory:
+    return _phase(setting, "load", _load_terms(setting))
+
+
+@kept(*_NOT_WITHOUT_STEPS)
+def _saving(setting: Setting) -> PhaseMemory:
+    why = "the adapters are collected in fp32 for the checkpoint"
+    gather = Term(name="adapter_gather", bytes=setting.adapter.params * _FP32, why=why)
+    return _phase(setting, "save", (*base_terms(setting), *adapter_terms(setting), gather))
 
 
 def _with_training_heap(saving: PhaseMemory, training: PhaseMemory) -> PhaseMemory:
@@ -122,13 +132,14 @@ def adapter_terms(setting: Setting) -> tuple[Term, ...]:
     return tuple(terms)
 
 
-def _in_training(setting: Setting, terms: tuple[Term, ...], kept: int) -> tuple[Term, ...]:
-    """With one forward pass per step, gradients appear only while the `kept` activations go away."""
+def _in_training(setting: Setting, terms: tuple[Term, ...], kept_bytes: int) -> tuple[Term, ...]:
+    """With one forward pass per step, gradients appear only while the kept activations go away."""
     if not _appear_late(setting):
         return terms
     why = "beyond the activations that are gone by the time all gradients exist"
     return tuple(
-        replace(term, bytes=max(0, term.bytes - kept), why=why) if term.name == "gradients" else term for term in terms
+        replace(term, bytes=max(0, term.bytes - kept_bytes), why=why) if term.name == "gradients" else term
+        for term in terms
     )
 
 
@@ -151,20 +162,12 @@ def _kept_bytes(setting: Setting) -> int:
 
 def _training_terms(setting: Setting, kept_bytes: int) -> tuple[Term, ...]:
     model, tokens = setting.model, setting.peak_tokens
-    kept = Term(
-        name=_ACTIVATIONS,
-        bytes=kept_bytes,
-        why=f"{tokens:,} tokens x {model.layers} layers, {_mode(setting)}",
-    )
-    # These three peaks follow one another, so the largest counts, not the sum.
-    peaks = (_head_term(setting), _layer_term(setting, kept_bytes), _step_term(setting, kept))
-    return (kept, max(peaks, key=lambda t: t.bytes))
-
-
-def _mode(setting: Setting) -> str:
     recomputed = recomputed_layers(setting)
-    all_alike = recomputed in (0, setting.model.layers)
-    return mode_text(setting.checkpointing, None if all_alike else recomputed, setting.model.layers)
+    mode = mode_text(setting.checkpointing, None if recomputed in (0, model.layers) else recomputed, model.layers)
+    whole = Term(name=_ACTIVATIONS, bytes=kept_bytes, why=f"{tokens:,} tokens x {model.layers} layers, {mode}")
+    # These three peaks follow one another, so the largest counts, not the sum.
+    peaks = (_head_term(setting), _layer_term(setting, kept_bytes), _step_term(setting, whole))
+    return (whole, max(peaks, key=lambda t: t.bytes))
 
 
 def _head_term(setting: Setting) -> Term:
@@ -197,15 +200,15 @@ def _head_term(setting: Setting) -> Term:
     return Term(name="logits", bytes=tile + tokens * hidden + weights + gathered, why=why)
 
 
-def _layer_term(setting: Setting, kept: int) -> Term:
+def _layer_term(setting: Setting, kept_bytes: int) -> Term:
     """Peak while one layer runs backwards."""
-    size, why = max(_layer_peaks(setting, kept))
+    size, why = max(_layer_peaks(setting, kept_bytes))
     window = gathered_bytes(setting) if setting.engine is Engine.zero3 else 0
     why += "gradients and a dequantised weight" + (", and the gathered window" if window else "")
     return Term(name="layer_transient", bytes=size + window, why=why)
 
 
-def _layer_peaks(setting: Setting, kept: int) -> Iterator[tuple[int, str]]:
+def _layer_peaks(setting: Setting, kept_bytes: int) -> Iterator[tuple[int, str]]:
     """Bytes beyond all that is kept, while a layer with all its activations runs backwards, and a recomputed one."""
     unpacked, recomputed = base.dequantised_bytes(setting), recomputed_layers(setting)
     factor = (setting.counted.layer_factor if setting.counted else None) or 1.0
@@ -215,11 +218,11 @@ def _layer_peaks(setting: Setting, kept: int) -> Iterator[tuple[int, str]]:
     if recomputed:
         moment = layer_peak(setting, unpacked, recomputes=True)
         # The recomputed layers come first, so what the others kept is gone when the last of them runs backwards.
-        size = round(moment.bytes * factor) - _gone_bytes(setting, kept)
+        size = round(moment.bytes * factor) - _gone_bytes(setting, kept_bytes)
         yield size, f"one layer's backward pass, when {moment.why}: its recomputed activations, "
 
 
-def _gone_bytes(setting: Setting, kept: int) -> int:
+def _gone_bytes(setting: Setting, kept_bytes: int) -> int:
     """What the layers that are not recomputed held, less the gradients that are there in its place."""
     share = 1 - recomputed_share(setting)
     if not share:
@@ -228,19 +231,19 @@ def _gone_bytes(setting: Setting, kept: int) -> int:
     gone = share * whole + (held_bytes(setting) if setting.engine is Engine.zero3 else 0)
     if _appear_late(setting):
         gradients = setting.adapter.params * setting.adapter_bytes
-        gone -= share * gradients - max(0, gradients - kept)
+        gone -= share * gradients - max(0, gradients - kept_bytes)
     return round(gone)
 
 
-def _step_term(setting: Setting, kept: Term) -> Term:
+def _step_term(setting: Setting, whole: Term) -> Term:
     """Peak in the optimizer step, when the activations are gone."""
     copies = setting.adapter.params * (_FP32 if setting.engine is Engine.zero3 else setting.adapter_bytes)
     why = "AdamW's intermediate copy of the adapters"
     if _appear_late(setting):
         gradients = setting.adapter.params * setting.adapter_bytes
-        copies += min(gradients, kept.bytes)  # the rest of them is counted already
+        copies += min(gradients, whole.bytes)  # the rest of them is counted already
         why += ", and their gradients"
-    return Term(name="optimizer_transient", bytes=max(0, copies - kept.bytes), why=why)
+    return Term(name="optimizer_transient", bytes=max(0, copies - whole.bytes), why=why)
 
 
 def _load_terms(setting: Setting) -> tuple[Term, ...]:

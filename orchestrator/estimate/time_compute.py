@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from orchestrator.config import Checkpointing, Quant
 from orchestrator.estimate import calibration_time as ct
-from orchestrator.estimate.kept import kept
+from orchestrator.estimate.kept import LINKS, kept
 from orchestrator.estimate.masks import masked_layers
 from orchestrator.estimate.recomputed import recomputed_share
 from orchestrator.estimate.setting import FOUR_BIT, MODULES_OF_A_LAYER, Setting, Trained
@@ -76,9 +76,7 @@ def length_of(setting: Setting) -> float:
 
 @kept(
     *("world_size", "rows", "accumulation", "engine", "zero3", "sparse", "streamed", "optimizer", "allocator"),
-    *("double_quant", "load_dtype", "adapter_dtype", "machine.memory_bytes", "machine.cores", "machine.known"),
-    *("machine.link_bytes_per_second", "machine.gather_bytes_per_second", "machine.link_alpha_seconds"),
-    *("machine.gather_alpha_seconds", "machine.h2d_bytes_per_second"),
+    *("double_quant", "load_dtype", "adapter_dtype", "machine.memory_bytes", *LINKS),
 )
 def compute_parts(setting: Setting, practice: Practice) -> tuple[Part, ...]:
     """All work of one micro-step on the compute stream but the optimizer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from orchestrator.config import Engine, Offload
 from orchestrator.estimate import calibration as c
@@ -54,30 +54,36 @@ def work_of(setting: Setting, practice: Practice) -> Work:
     layered = [part for part in parts if part is not head]
     host_forward, host_backward = _host_seconds(setting, practice, moves)
     window_forward, window_backward = _windows(setting, practice)
-    inner = Schedule(
-        layers=layers,
-        forward=Visit(
-            host=host_forward,
-            compute=sum(part.forward_seconds for part in layered) / layers,
-            gather=moves.gather_seconds if moves.passes else 0.0,
-            copy=(moves.copy_seconds if moves.passes else 0.0) + moves.activation_seconds,
-            window=window_forward,
-        ),
-        backward=Visit(
-            host=host_backward,
-            compute=sum(part.backward_seconds for part in layered) / layers,
-            gather=moves.gather_seconds * again,
-            copy=moves.copy_seconds * again + moves.activation_seconds,
-            window=window_backward,
-        ),
-        head_seconds=head.seconds,
-        group_layers=max(1, -(-layers // moves.groups)),
-        reduce_seconds=moves.reduce_seconds if moves.reduces > 1 else 0.0,
-        start_seconds=ct.MICRO_STEP_HOST_SECONDS.value,
+    forward = Visit(
+        host=host_forward,
+        compute=sum(part.forward_seconds for part in layered) / layers,
+        gather=moves.gather_seconds if moves.passes else 0.0,
+        copy=(moves.copy_seconds if moves.passes else 0.0) + moves.activation_seconds,
+        window=window_forward,
     )
+    backward = Visit(
+        host=host_backward,
+        compute=sum(part.backward_seconds for part in layered) / layers,
+        gather=moves.gather_seconds * again,
+        copy=moves.copy_seconds * again + moves.activation_seconds,
+        window=window_backward,
+    )
+
+    def micro_step(reduce_seconds: float, tail_seconds: float) -> Schedule:
+        return Schedule(
+            layers=layers,
+            forward=forward,
+            backward=backward,
+            head_seconds=head.seconds,
+            group_layers=max(1, -(-layers // moves.groups)),
+            reduce_seconds=reduce_seconds,
+            tail_seconds=tail_seconds,
+            start_seconds=ct.MICRO_STEP_HOST_SECONDS.value,
+        )
+
     optimizer, codec = _optimizer(setting), codec_term(setting)
-    tail = optimizer.seconds + codec.seconds
-    last = replace(inner, reduce_seconds=moves.reduce_seconds, tail_seconds=tail)
+    inner = micro_step(moves.reduce_seconds if moves.reduces > 1 else 0.0, 0.0)
+    last = micro_step(moves.reduce_seconds, optimizer.seconds + codec.seconds)
     return Work(parts=parts, moves=moves, inner=inner, last=last, optimizer=optimizer, codec=codec)
 
 

@@ -5,6 +5,7 @@ visits before it is done (its window); a window of 0 gathers a layer only when i
 groups of layers behind the backward pass. Each stream does its work in the order in which it was issued.
 """
 
+# ruff: noqa: FURB136 - where a search spends its time, `max` would take most of it
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -57,10 +58,13 @@ class Schedule:
 
     def __post_init__(self) -> None:
         """Reject what no step can be."""
-        visits = (self.forward, self.backward)
-        seconds = [x for visit in visits for x in (visit.host, visit.compute, visit.gather, visit.copy)]
-        seconds += [self.head_seconds, self.reduce_seconds, self.tail_seconds, self.start_seconds]
-        if self.layers < 1 or self.group_layers < 1 or min(seconds) < 0 or min(x.window for x in visits) < 0:
+        one, two = self.forward, self.backward
+        least = min(
+            *(one.host, one.compute, one.gather, one.copy, one.window),
+            *(two.host, two.compute, two.gather, two.copy, two.window),
+            *(self.head_seconds, self.reduce_seconds, self.tail_seconds, self.start_seconds),
+        )
+        if self.layers < 1 or self.group_layers < 1 or least < 0:
             msg = f"a schedule needs layers and groups of at least 1 and nothing below 0: {self}"
             raise ValueError(msg)
 
@@ -145,7 +149,6 @@ def end_seconds(schedule: Schedule) -> float:
     forward, backward, layers = schedule.forward, schedule.backward, schedule.layers
     if not (forward.gather or forward.copy or backward.gather or backward.copy):
         return _resident_end(schedule)
-    # Searches ask for thousands of these ends: comparisons, since calls of `max` would take most of the time.
     host, copy, comm, compute = schedule.start_seconds, 0.0, 0.0, 0.0
     reduce, group = schedule.reduce_seconds, schedule.group_layers
     gathered: list[float] = []

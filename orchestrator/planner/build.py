@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 from orchestrator.calibration_file import Chosen
-from orchestrator.config import RunConfig
+from orchestrator.config import Engine, Optimizer, RunConfig
 from orchestrator.config_codec import dump_config
 from orchestrator.errors import NothingFits, Problem
 from orchestrator.planner.compress_choice import compression_of, offer_of, with_warmup
@@ -61,7 +61,7 @@ def make_plan(
     if found.best is None or found.fit is None:
         raise _nothing_fits(asked, solution)
     world, tightest = found.best.place.world, found.fit.ranks
-    trades = trades_of(settled, job, found.best)
+    trades = trades_of(settled, job, found.best, whole_fits=_whole_fits(asked, solution))
     arithmetic = choose_precision(config, world)
     load = _workload(job, data, packed_rows(data, job.seq_len) if config.data.packing else data.rows)
     ranked = _with_compression(job, found.best, found.ranked, load)
@@ -87,6 +87,18 @@ def make_plan(
         knobs=derivation_of(job, found.best),
         calibration=_use_of(known, job, found.best),
     )
+
+
+def _whole_fits(asked: Asked, solution: Solution) -> bool | None:
+    """Whether a whole copy of the base fits each device, as the search has found; None where it did not look at that.
+
+    Of optimizers that were left open, a copy that fits with one is not looked at with the next.
+    """
+    if asked.config.engine.name is not Engine.auto or asked.config.optimizer.name is Optimizer.auto:
+        return None
+    packing = bool(solution.job.config.data.packing)
+    found = (choice.strategy for choice in solution.found.ranked)
+    return any(one.engine is Engine.ddp and one.packing is packing for one in found)
 
 
 def _with_compression(job: Job, best: Point, ranked: tuple[Choice, ...], load: Workload) -> tuple[Choice, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.errors import UserError
 from orchestrator.planner.plan import Choice
-from orchestrator.planner.solve import Asked, solve
+from orchestrator.planner.solve import Asked, cannot_fit, solve
 
 # What one step away from the user's wish weighs, as a share of the time per token.
 STEP_WEIGHT = 0.1
@@ -47,7 +47,10 @@ def first_that_fits(change: Change) -> WayOut | None:
     """Plan for each try of a change, from the mildest on; None where none fits."""
     for value, build in change.tries:
         try:
-            found = solve(build()).found
+            asked = build()
+            if cannot_fit(asked):
+                continue
+            found = solve(asked).found
         except UserError:
             continue  # no such modules, or not for this machine: not a way out
         if found.fit is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.config import Attention, Checkpointing, Engine, RunConfig
@@ -179,15 +180,20 @@ def layer_seconds(job: Job, point: Point) -> float:
     return seconds / job.model.layers / _passes(job, point.way)
 
 
-def time_of(job: Job, point: Point, *, terms: bool = True) -> StepTime:
-    """Time of the slowest class; a search needs no `terms`."""
-    times = (estimate_time(setting_of(job, point, at), terms=terms) for at in range(len(point.micro)))
+def settings_of(job: Job, point: Point) -> tuple[Setting, ...]:
+    """What the ranks of each class do."""
+    return tuple(setting_of(job, point, at) for at in range(len(point.place.classes)))
+
+
+def time_of(job: Job, point: Point, *, terms: bool = True, settings: Sequence[Setting] | None = None) -> StepTime:
+    """Time of the slowest class; a search needs no `terms`, and knows the `settings_of` the point already."""
+    times = (estimate_time(setting, terms=terms) for setting in settings or settings_of(job, point))
     return max(times, key=lambda time: time.step_seconds)
 
 
-def fit_of(job: Job, point: Point) -> Fit:
-    """Memory of the tightest class, and whether it fits."""
-    return min(fits_of(job, point), key=lambda fit: fit.margin)
+def fit_of(job: Job, point: Point, settings: Sequence[Setting] | None = None) -> Fit:
+    """Memory of the tightest class, and whether it fits; `settings` as in `time_of`."""
+    return min(fits_of(job, point, settings), key=lambda fit: fit.margin)
 
 
 def memory_of(job: Job, point: Point, at: int) -> Memory:
@@ -195,11 +201,11 @@ def memory_of(job: Job, point: Point, at: int) -> Memory:
     return estimate_memory(setting_of(job, point, at))
 
 
-def fits_of(job: Job, point: Point) -> tuple[Fit, ...]:
+def fits_of(job: Job, point: Point, settings: Sequence[Setting] | None = None) -> tuple[Fit, ...]:
     """Memory of each class of ranks."""
     fits = []
-    for at, ranks in enumerate(point.place.classes):
-        memory = memory_of(job, point, at)
+    for ranks, setting in zip(point.place.classes, settings or settings_of(job, point), strict=True):
+        memory = estimate_memory(setting)
         if point.extras is not None and point.extras.hpz_partition_size > 1:
             memory = _with_second_copy(job, memory, point.extras.hpz_partition_size)
         fits.append(_fit(point.place.world, ranks, memory))

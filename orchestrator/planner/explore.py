@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from orchestrator.config import Checkpointing, Compress, Engine
 from orchestrator.estimate.recomputed import mode_text
+from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.values import StepTime
 from orchestrator.planner.compress_choice import conflict_of_sparse, offer_of, sparse_first, sparse_instead
 from orchestrator.planner.compress_costs import Offer
-from orchestrator.planner.evaluate import Fit, Job, Misfit, Place, Point, fit_of, time_of
+from orchestrator.planner.evaluate import Fit, Job, Misfit, Place, Point, fit_of, settings_of, time_of
 from orchestrator.planner.points import bare_layer_seconds, label_of, places_of, points_of, with_knobs
 from orchestrator.planner.strategy import options_label
 from orchestrator.planner.variants import OPTIMIZER_HANDICAP
@@ -104,6 +105,7 @@ class Explorer:
         self.lines: list[Line] = []
         self.refused: dict[object, Refused] = {}
         self._fits: dict[int, tuple[Point, Fit]] = {}
+        self._settings: dict[int, tuple[Point, tuple[Setting, ...]]] = {}
         self._layers: dict[object, float] = {}
         self._offers: dict[int, Offer | None] = {}
         self._places: list[Place] = []
@@ -131,7 +133,7 @@ class Explorer:
     def fit(self, point: Point) -> Fit:
         """Memory of a point, estimated once."""
         if id(point) not in self._fits:
-            self._fits[id(point)] = (point, fit_of(self.job, point))
+            self._fits[id(point)] = (point, fit_of(self.job, point, self._settings_of(point)))
         return self._fits[id(point)][1]
 
     def _try(self, place: Place, way: Way, found: list[Timed]) -> tuple[Point, Misfit] | None:
@@ -190,11 +192,16 @@ class Explorer:
 
     def time(self, point: Point) -> Timed:
         """A point with its time; with sparse gradients where these are worth it and fit."""
-        time = time_of(self.job, point, terms=False)
+        time = time_of(self.job, point, terms=False, settings=self._settings_of(point))
         instead = sparse_instead(self.job, point, time, self._offer(point.place))
         if instead is not None and self.fit(instead[0]).misfit is None:
             point, time = instead
         return Timed(job=self.job, point=point, time=time)
+
+    def _settings_of(self, point: Point) -> tuple[Setting, ...]:
+        if id(point) not in self._settings:
+            self._settings[id(point)] = (point, settings_of(self.job, point))
+        return self._settings[id(point)][1]
 
     def _offer(self, place: Place) -> Offer | None:
         if id(place) not in self._offers:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from orchestrator.calibration_file import Calibration
-from orchestrator.config import RunConfig
+from orchestrator.config import Engine, RunConfig
+from orchestrator.estimate.base import whole_bytes
+from orchestrator.estimate.calibration import DEVICE_FILL
 from orchestrator.planner.evaluate import Job
 from orchestrator.planner.explore import Refused
 from orchestrator.planner.rank_lists import with_rank_lists
+from orchestrator.planner.rates import memory_of
 from orchestrator.planner.search import Found, search
 from orchestrator.planner.subsets import choose_worlds
 from orchestrator.planner.variants import closed_of, jobs_of
 from orchestrator.planner.world import World
 from orchestrator.workload.batch import DataStats
 from orchestrator.workload.model import ModelShape
-from topology.model import Topology
+from topology.model import DeviceKind, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,19 @@ class Solution:
     def job(self) -> Job:
         """That of the best point; the first one where nothing fits."""
         return self.jobs[0] if self.found.job is None else self.found.job
+
+
+def cannot_fit(asked: Asked) -> bool:
+    """Whether a search is needless: a whole copy on each GPU is asked for, and the base alone is larger than any.
+
+    Rows, adapters and all else come on top, so nothing that fits is missed.
+    """
+    devices = [device for host in asked.topology.hosts for device in host.devices if device.kind is DeviceKind.gpu]
+    if asked.config.engine.name is not Engine.ddp or not devices:
+        return False
+    wanted = asked.config.base
+    least = whole_bytes(asked.model, wanted.quant, wanted.double_quant)
+    return least > DEVICE_FILL.value * max(memory_of(device) for device in devices)
 
 
 def solve(asked: Asked) -> Solution:

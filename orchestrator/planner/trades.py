@@ -10,7 +10,7 @@ from orchestrator.planner.changes import first_that_fits
 from orchestrator.planner.evaluate import Job, Point
 from orchestrator.planner.levers import Cost, Lever, State, cost_of, levers_of, recomputed_now
 from orchestrator.planner.plan import Branch, Trade
-from orchestrator.planner.solve import Asked, solve
+from orchestrator.planner.solve import Asked, cannot_fit, solve
 from orchestrator.planner.ways_out import small_changes
 
 _LEAST_PERCENT = 0.1  # below this a change of time is noise of the estimate
@@ -32,15 +32,16 @@ class Trades:
     layers: Mapping[str, int]
 
 
-def trades_of(asked: Asked, job: Job, point: Point) -> Trades:
+def trades_of(asked: Asked, job: Job, point: Point, *, whole_fits: bool | None = None) -> Trades:
     """Evaluate each change by itself; what saves most bytes per percent of time comes first.
 
-    Changes that need more memory follow, the fastest first.
+    Changes that need more memory follow, the fastest first. `whole_fits` tells whether a whole copy of the base fits
+    each device; None where that must be searched for.
     """
     start = State(asked=asked, job=job, point=point)
     before = cost_of(start)
     found = [entry for entry in _singles(start, before) if _is_useful(entry.trade, before)]
-    found += [_Priced(trade=x, percent=x.time_percent) for x in _whole_copies(asked, point, before)]
+    found += [_Priced(trade=x, percent=x.time_percent) for x in _whole_copies(asked, point, before, whole_fits)]
     found = sorted((entry for entry in found if _is_useful(entry.trade, before)), key=_bargain)
     return Trades(
         single=tuple(entry.trade for entry in found),
@@ -128,12 +129,14 @@ def _joined(settings: tuple[str, ...], more: str) -> tuple[str, ...]:
     return tuple(f"{key}={value}" for key, value in found.items())
 
 
-def _whole_copies(asked: Asked, point: Point, before: Cost) -> Iterator[Trade]:
+def _whole_copies(asked: Asked, point: Point, before: Cost, whole_fits: bool | None) -> Iterator[Trade]:  # noqa: FBT001
     """Yield small changes that would let a whole copy of the base fit each device, where it must be partitioned now."""
     if point.way.residency is None or not point.place.world.is_gpu or asked.config.engine.name is not Engine.auto:
         return
     copies = replace(asked, config=replace(asked.config, engine=replace(asked.config.engine, name=Engine.ddp)))
-    if solve(copies).found.best is not None:
+    if whole_fits is None:
+        whole_fits = not cannot_fit(copies) and solve(copies).found.best is not None
+    if whole_fits:
         return
     for change in small_changes(copies):
         out = first_that_fits(change)

@@ -48,9 +48,9 @@ def planned_base(plan: Plan, rank: int) -> Held:
     terms = {term.name: term.bytes for term in train.terms}
     device, host = base_bytes(terms), 0
     if strategy.streamed is not None:
-        # The terms are those of the fullest rank; the cut is known for each.
-        share, most = strategy.streamed.shares[rank], max(share.device for share in strategy.streamed.shares)
-        device += share.device - most
+        # `base_shard` is that of the tightest ranks; the cut is known for each.
+        share = strategy.streamed.shares[rank]
+        device += share.device + strategy.streamed.resident_bytes - terms.get("base_shard", 0)
         host = share.host
     if plan.device_kind == "gpu":
         host = max(host, sum(term.bytes for term in train.host_terms if term.name == _OFFLOADED))

@@ -70,12 +70,16 @@ def test_wrong_values_are_refused_by_name(key: str, value: object) -> None:
     [
         (3, {"shards": [70, 30]}, ["engine.shards"]),
         (3, {"budgets_gib": [70, 30]}, ["engine.budgets_gib"]),
-        (0, {"shards": [70, 30], "budgets_gib": [1, 1, 1]}, ["engine.budgets_gib"]),
+        (0, {"shards": [70, 30], "budgets_gib": [1, 1, 1]}, ["engine.shards, engine.budgets_gib"]),
         (4, {"island": 3}, ["engine.island"]),
         (0, {"island": 2, "shards": [1, 1, 1]}, ["engine.island"]),
         (4, {"island": 2, "shards": [0, 0, 1, 1]}, ["engine.shards"]),
         (2, {"name": "ddp", "shards": [70, 30]}, ["engine.shards"]),
-        (3, {"shards": [1, 2], "budgets_gib": [1]}, ["engine.shards", "engine.budgets_gib", "engine.budgets_gib"]),
+        (
+            3,
+            {"shards": [1, 2], "budgets_gib": [1]},
+            ["engine.shards", "engine.budgets_gib", "engine.shards, engine.budgets_gib"],
+        ),
     ],
 )
 def test_contradictions_are_told_together(devices: int, engine: dict[str, Any], where: list[str]) -> None:
