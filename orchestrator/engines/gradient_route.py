@@ -71,7 +71,10 @@ def _route(
     if strategy.engine is Engine.zero3:
         return _library(f"Gradients: DeepSpeed sums them itself ({_KEY} is for engine=ddp).")
     if strategy.compression is not None and strategy.compression.kind is Kind.topk:
-        return _library(f"Gradients: sparse ones, and dense ones of the first steps, go by the library ({_KEY}).")
+        by = "sparse and dense ones by the library"
+        if wanted is Wanted.executor:
+            by = "sparse ones by the topology's routes where faster, dense ones of the first steps by the library"
+        return _library(f"Gradients: {by} ({_KEY}={wanted.value}).")
     if wanted is Wanted.builtin:
         return _library("Gradients: summed by torch's own all-reduce, as asked.")
     if wanted is Wanted.auto:

@@ -11,7 +11,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from orchestrator.compress.build import TransportOf
 from orchestrator.compress.hook import Compressor, attach
+from orchestrator.compress.transport import Library
 from orchestrator.planner.compression import CompressionPlan, Exchange, Kind
 from orchestrator.train.groups import TIMEOUT, MetricsGroup
 from orchestrator.train.sparse_moments import SparseMoments
@@ -177,6 +179,7 @@ def compress_gradients(
     *,
     scale: Callable[[], float] | None,
     step_of: Callable[[], int],
+    transport: TransportOf = Library,
 ) -> Compression:
     """Make the wrapped model's gradients travel as planned, from the next backward pass on; all ranks call this.
 
@@ -186,6 +189,7 @@ def compress_gradients(
         model: as the trainer wrapped it.
         scale: of the loss; None where it is not scaled.
         step_of: optimizer steps done.
+        transport: makes what moves packets among ranks, from a process group of them.
 
     Raises:
         UserError: on all ranks, if the plan does not fit the group.
@@ -201,7 +205,7 @@ def compress_gradients(
         note = f"islands of {plan.island} do not divide the {group.world_size} ranks that run: exchange=split is used"
         plan = replace(plan, exchange=Exchange.split, island=1)
     own = dist.new_group(timeout=TIMEOUT)
-    return Compression(plan, note, attach(model, plan, own, scale=scale, step_of=step_of))
+    return Compression(plan, note, attach(model, plan, own, scale=scale, step_of=step_of, transport=transport))
 
 
 def _keys(saved: Mapping[str, torch.Tensor], rank: int | str) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch.distributed as dist
 from torch import nn
@@ -23,7 +23,8 @@ from topology.codec import from_json
 from topology.errors import TopologyError
 from topology.model import Topology
 from topology.routing.software import Runner
-from topology.schedule import Schedule
+
+Built = TypeVar("Built")
 
 TOPOLOGY_FILE: Final = "topology.json"
 
@@ -84,14 +85,14 @@ def sum_gradients(plan: Plan, run_dir: Path, group: MetricsGroup, model: nn.Modu
     if group.world_size != strategy.world_size or not isinstance(model, DistributedDataParallel):
         note = f"{group.world_size} ranks run, {strategy.world_size} were planned: torch's own all-reduce is used"
         return GradientSum(route, note)
-    schedule = agreed_schedule(partial(schedule_of, strategy), run_dir / TOPOLOGY_FILE, group, "engine.gradient_route")
+    schedule = agreed(partial(schedule_of, strategy), run_dir / TOPOLOGY_FILE, group, "engine.gradient_route")
     # A group of its own: other collectives must not come between the sends of a schedule.
     own = dist.new_group(timeout=TIMEOUT)
     return GradientSum(route, executor=attach(model, schedule, own, Pieces(piece_bytes=route.piece_bytes)))
 
 
-def agreed_schedule(build: Callable[[Topology], Schedule], path: Path, group: MetricsGroup, key: str) -> Schedule:
-    """This rank's schedule; a rank that has none ends all of them, before they wait for it.
+def agreed(build: Callable[[Topology], Built], path: Path, group: MetricsGroup, key: str) -> Built:
+    """What this rank makes of the run's topology; a rank that cannot ends all of them, before they wait for it.
 
     Args:
         build: from the run's topology.
@@ -100,12 +101,12 @@ def agreed_schedule(build: Callable[[Topology], Schedule], path: Path, group: Me
         key: of the configuration, that leaves schedules of ours out.
 
     Raises:
-        UserError: on all ranks, if one of them cannot build its schedule.
+        UserError: on all ranks, if one of them cannot.
     """
-    schedule: Schedule | None = None
+    built: Built | None = None
     problems: tuple[Problem, ...] = ()
     try:
-        schedule = build(from_json(json.loads(path.read_text(encoding="utf-8"))))
+        built = build(from_json(json.loads(path.read_text(encoding="utf-8"))))
     except UserError as error:
         problems = error.problems
     except (OSError, ValueError, TopologyError) as error:
@@ -113,6 +114,6 @@ def agreed_schedule(build: Callable[[Topology], Schedule], path: Path, group: Me
         remedy = f"Write it with `trainmaster plan run_dir=RUN_DIR`, or use {key}=library"
         problems = (Problem(where=str(path), found=found, remedy=remedy),)
     told = dict.fromkeys(problem for each in group.gather(problems) for problem in each)
-    if told or schedule is None:
+    if told or built is None:
         raise UserError(*told)
-    return schedule
+    return built

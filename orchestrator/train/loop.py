@@ -31,6 +31,7 @@ from orchestrator.train.guard import guard_base
 from orchestrator.train.identity import resume_keys
 from orchestrator.train.meter import MemoryMeter
 from orchestrator.train.model import add_adapters, trainable
+from orchestrator.train.packet_routes import packet_transport
 from orchestrator.train.rows import (
     RowBatcher,
     load_tokenizer,
@@ -217,6 +218,7 @@ class Run:
             model,
             scale=None if scaler is None else scaler.get_scale,
             step_of=lambda: int(self.trainer.state.global_step),
+            transport=packet_transport(self.plan, self.settings.run_dir, self.group),
         )
         wrapped: Any = self.trainer.optimizer  # by accelerate
         optimizer = getattr(wrapped, "optimizer", wrapped)

@@ -24,7 +24,7 @@ from orchestrator.errors import Problem, UserError
 from orchestrator.estimate.calibration import DEVICE_FILL
 from orchestrator.planner.strategy import Strategy
 from orchestrator.planner.streamed_plan import StreamedPlan, TierBytes
-from orchestrator.train.gradients import TOPOLOGY_FILE, agreed_schedule
+from orchestrator.train.gradients import TOPOLOGY_FILE, agreed
 from orchestrator.train.groups import TIMEOUT, MetricsGroup
 from orchestrator.train.model import DTYPES, quantization_config
 from orchestrator.train.settings import TrainSettings
@@ -83,7 +83,7 @@ def make_streamed(
     if plan.gather_route is not None and plan.gather_route.runner is Runner.executor:
         build = partial(gather_schedule_of, strategy, rank=rank)
         path = settings.run_dir / TOPOLOGY_FILE
-        schedule = agreed_schedule(build, path, metrics, "engine.gather_route")
+        schedule = agreed(build, path, metrics, "engine.gather_route")
         # A group of its own: other collectives must not come between the sends of a schedule.
         own = _island_group(plan, settings)
         if own is not None:

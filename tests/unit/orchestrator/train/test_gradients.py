@@ -13,7 +13,7 @@ from torch import nn
 from orchestrator.engines.gradient_route import schedule_of
 from orchestrator.errors import Problem, UserError
 from orchestrator.planner.gradient_route import GradientRoute
-from orchestrator.train.gradients import GradientSum, agreed_schedule, sum_gradients
+from orchestrator.train.gradients import GradientSum, agreed, sum_gradients
 from topology.routing.software import Runner
 
 OURS = GradientRoute(runner=Runner.executor, why="ours", algorithm="ring", piece_bytes=1, seconds=0.5, fingerprint="00")
@@ -81,7 +81,7 @@ def test_a_machine_that_cannot_be_read_is_a_users_error(tmp_path: Path, text: st
         path.write_text(text)
     group: Any = Group(2, others=((),))
     with pytest.raises(UserError) as caught:
-        agreed_schedule(partial(schedule_of, plan(OURS).chosen.strategy), path, group, KEY)
+        agreed(partial(schedule_of, plan(OURS).chosen.strategy), path, group, KEY)
     assert str(path) in {problem.where for problem in caught.value.problems} or text == "{}"
 
 
@@ -89,5 +89,5 @@ def test_what_another_rank_lacks_ends_all(tmp_path: Path) -> None:
     other = Problem(where="engine.gradient_route", found="rank 1 has another", remedy="Plan again")
     group: Any = Group(2, others=((other,),))
     with pytest.raises(UserError) as caught:
-        agreed_schedule(partial(schedule_of, plan(OURS).chosen.strategy), tmp_path / "missing.json", group, KEY)
+        agreed(partial(schedule_of, plan(OURS).chosen.strategy), tmp_path / "missing.json", group, KEY)
     assert other in caught.value.problems
