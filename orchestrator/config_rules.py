@@ -238,9 +238,13 @@ def _check_streamed(config: RunConfig) -> Iterator[Problem]:
         if any(number <= 0 for number in numbers):
             found, remedy = f"found {list(numbers)}", "Give a number above 0 for each rank."
             yield Problem(where=f"engine.{key}", found=found, remedy=remedy)
-    if engine.shards and engine.name in {Engine.ddp, Engine.zero3}:
-        found = f"engine={engine.name.value} gives all ranks the same part"
-        yield Problem(where="engine.shards", found=found, remedy="Use engine=streamed, or engine.shards=auto.")
+    if engine.name in {Engine.ddp, Engine.zero3}:
+        asked = {"shards": engine.shards, "window": engine.window, "host_share": engine.host_share}
+        asked["island"] = engine.island
+        for key, value in asked.items():
+            if value not in (None, ()):
+                found = f"engine={engine.name.value} cuts no layers"
+                yield Problem(where=f"engine.{key}", found=found, remedy=f"Use engine=streamed, or engine.{key}=auto.")
     yield from _check_lists(engine, ranks)
 
 

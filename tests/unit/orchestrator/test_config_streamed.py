@@ -75,6 +75,8 @@ def test_wrong_values_are_refused_by_name(key: str, value: object) -> None:
         (0, {"island": 2, "shards": [1, 1, 1]}, ["engine.island"]),
         (4, {"island": 2, "shards": [0, 0, 1, 1]}, ["engine.shards"]),
         (2, {"name": "ddp", "shards": [70, 30]}, ["engine.shards"]),
+        (2, {"name": "ddp", "window": 3, "island": 2}, ["engine.window", "engine.island"]),
+        (2, {"name": "zero3", "host_share": 0.5}, ["engine.host_share"]),
         (
             3,
             {"shards": [1, 2], "budgets_gib": [1]},
