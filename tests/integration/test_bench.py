@@ -75,9 +75,11 @@ def test_the_numbers_stand_in_file_and_cache(measured: tuple[Path, dict[str, Any
 
 def test_a_plan_takes_the_measured_rate_and_says_so(measured: tuple[Path, dict[str, Any]]) -> None:
     folder, body = measured
-    table = result(folder, "plan", "experiment=demo", "calibration=none")
-    auto = result(folder, "plan", "experiment=demo")
-    named = result(folder, "plan", "experiment=demo", "calibration=c.json")
+    # One micro-batch, so that other rates do not make it another choice.
+    demo = ("plan", "experiment=demo", "batch.micro=8")
+    table = result(folder, *demo, "calibration=none")
+    auto = result(folder, *demo)
+    named = result(folder, *demo, "calibration=c.json")
     assert table["calibration"] is None
     assert auto["calibration"]["file"] == body["stored"]
     assert named["calibration"]["rates"] == auto["calibration"]["rates"]
