@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-from scipy.optimize import nnls
+import scipy
 
 from orchestrator.errors import Problem, UserError
 
@@ -84,7 +84,7 @@ def _fit(by_size: dict[int, list[float]]) -> LinkFit:
     seconds = np.array([median(by_size[size]) for size in sorted(by_size)])
     scale = max(sizes.max(), 1.0)  # both columns of one size, else the solver's tolerance hides the latency
     columns = np.stack([np.full_like(sizes, seconds.min()), sizes / scale * seconds.max()], axis=1)
-    (alpha, per_scale), _ = nnls(columns / seconds[:, None], np.ones_like(seconds))
+    (alpha, per_scale), _ = scipy.optimize.nnls(columns / seconds[:, None], np.ones_like(seconds))
     alpha_seconds, rate = float(alpha * seconds.min()), float(per_scale * seconds.max() / scale)
     predicted = alpha_seconds + sizes * rate
     return LinkFit(

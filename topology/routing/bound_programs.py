@@ -21,16 +21,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
 
 from topology.routing.linear import Program, Solution, solve
 from topology.routing.refine import Ints, Symmetry, View
 
 _Floats = NDArray[np.float64]
+_Matrix = Any  # csr_matrix: naming the class would load scipy, which takes longer than most plans
 _NO_LIMIT: Final = -1
 _NOTHING: Final = 1e-6  # of the highest price
 
@@ -67,12 +68,12 @@ class _Rows:
         """Close a block of rows."""
         self.count += rows
 
-    def matrix(self, width: int) -> csr_matrix:
+    def matrix(self, width: int) -> _Matrix:
         """The matrix of all rows."""
         if not self.at:
-            return csr_matrix((self.count, width))
+            return scipy.sparse.csr_matrix((self.count, width))
         entries = np.concatenate(self.values), (np.concatenate(self.at), np.concatenate(self.columns))
-        return csr_matrix(entries, shape=(self.count, width))
+        return scipy.sparse.csr_matrix(entries, shape=(self.count, width))
 
 
 def exchange(symmetry: Symmetry, *, relay: bool) -> Exchange | None:
@@ -246,7 +247,7 @@ def _scale(symmetry: Symmetry) -> float:
     return float(max(symmetry.edge_units.max(initial=1), 1))
 
 
-def _solved(cost: _Floats, upper: csr_matrix, limits: _Floats, equal: csr_matrix) -> Solution | None:
+def _solved(cost: _Floats, upper: _Matrix, limits: _Floats, equal: _Matrix) -> Solution | None:
     return solve(Program(cost=cost, upper=upper, limits=limits, equal=equal, amounts=np.zeros(equal.shape[0])))
 
 

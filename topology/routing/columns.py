@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import linprog
-from scipy.sparse import coo_array, hstack, vstack
-from scipy.sparse.csgraph import dijkstra
 
 from topology.errors import TopologyError
 from topology.graph import Graph
@@ -64,9 +62,9 @@ def pack(graph: Graph, columns: Sequence[Column], parts: Sequence[int]) -> Packi
     num_parts = max(parts) + 1
     solved = _solved(
         cost=np.concatenate([np.zeros(len(columns)), -np.bincount(parts) / len(parts)]),
-        loads=hstack([loads, coo_array((len(used), num_parts))]),
+        loads=scipy.sparse.hstack([loads, scipy.sparse.coo_array((len(used), num_parts))]),
         limits=limits[used] / scale,
-        sums=hstack([_sums(columns, len(parts)), -_membership(parts)]),
+        sums=scipy.sparse.hstack([_sums(columns, len(parts)), -_membership(parts)]),
         amounts=np.zeros(len(parts)),
     )
     lengths = np.zeros(len(graph.edges))
@@ -85,12 +83,14 @@ def settle(
     """
     used, loads = _loads(columns, limits)
     num_parts = max(parts) + 1
-    mean = hstack([coo_array((1, len(columns))), coo_array((np.bincount(parts) / len(parts))[None])])
+    mean = scipy.sparse.hstack(
+        [scipy.sparse.coo_array((1, len(columns))), scipy.sparse.coo_array((np.bincount(parts) / len(parts))[None])]
+    )
     solved = _solved(
         cost=np.concatenate([costs, np.zeros(num_parts)]),
-        loads=hstack([loads, coo_array((len(used), num_parts))]),
+        loads=scipy.sparse.hstack([loads, scipy.sparse.coo_array((len(used), num_parts))]),
         limits=limits[used],
-        sums=vstack([hstack([_sums(columns, len(parts)), -_membership(parts)]), mean]),
+        sums=scipy.sparse.vstack([scipy.sparse.hstack([_sums(columns, len(parts)), -_membership(parts)]), mean]),
         amounts=np.append(np.zeros(len(parts)), 1.0),
     )
     weights: NDArray[np.float64] = np.maximum(0.0, solved.x[: len(columns)])
@@ -108,23 +108,27 @@ def _loads(columns: Sequence[Column], limits: NDArray[np.float64]) -> tuple[list
         if at in row
     ]
     rows, places, values = zip(*entries, strict=True) if entries else ((), (), ())
-    return used, coo_array((values, (rows, places)), shape=(len(used), len(columns)))
+    return used, scipy.sparse.coo_array((values, (rows, places)), shape=(len(used), len(columns)))
 
 
 def _sums(columns: Sequence[Column], groups: int) -> Sparse:
     count = len(columns)
-    return coo_array((np.ones(count), ([group for group, _ in columns], range(count))), shape=(groups, count))
+    return scipy.sparse.coo_array(
+        (np.ones(count), ([group for group, _ in columns], range(count))), shape=(groups, count)
+    )
 
 
 def _membership(parts: Sequence[int]) -> Sparse:
-    return coo_array((np.ones(len(parts)), (range(len(parts)), parts)), shape=(len(parts), max(parts) + 1))
+    return scipy.sparse.coo_array((np.ones(len(parts)), (range(len(parts)), parts)), shape=(len(parts), max(parts) + 1))
 
 
 def _solved(
     *, cost: NDArray[np.float64], loads: Sparse, limits: NDArray[np.float64], sums: Sparse, amounts: NDArray[np.float64]
 ) -> Sparse:
     given = {} if loads.shape[0] == 0 else {"A_ub": loads.tocsr(), "b_ub": limits}
-    solved = linprog(cost, **given, A_eq=sums.tocsr(), b_eq=amounts, bounds=(0, _MOST), method="highs-ds")
+    solved = scipy.optimize.linprog(
+        cost, **given, A_eq=sums.tocsr(), b_eq=amounts, bounds=(0, _MOST), method="highs-ds"
+    )
     if solved.x is None:
         found, remedy = f"the linear program was not solved: {solved.message}", "choose another algorithm"
         raise TopologyError(asked=f"shares of {sums.shape[1]} trees or rings", found=found, remedy=remedy)
@@ -145,7 +149,7 @@ class Shortest:
         # Edges that join the same two nodes lie side by side; the shortest of them is taken.
         self._order = np.argsort(keys, kind="stable")
         self._keys, self._starts = np.unique(keys[self._order], return_index=True)
-        self._matrix = coo_array(
+        self._matrix = scipy.sparse.coo_array(
             (np.arange(1.0, len(self._keys) + 1), (self._keys // count, self._keys % count)), shape=(count, count)
         ).tocsr()
         self._place = self._matrix.data.astype(int) - 1
@@ -157,7 +161,9 @@ class Shortest:
         sorted_lengths = (lengths + least)[self._order]
         shortest = np.minimum.reduceat(sorted_lengths, self._starts)
         self._matrix.data[:] = shortest[self._place]
-        distance, before = dijkstra(self._matrix, indices=range(self.size), return_predecessors=True)
+        distance, before = scipy.sparse.csgraph.dijkstra(
+            self._matrix, indices=range(self.size), return_predecessors=True
+        )
         ends = np.append(self._starts[1:], len(self._order))
         chosen = [
             int(self._order[low + (int(sorted_lengths[low:high].argmin()) if high - low > 1 else 0)])

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix, hstack
 
 from topology.collectives import check_size
 from topology.errors import TopologyError
@@ -157,12 +157,12 @@ class _Problem:
         columns = np.concatenate([variables, variables[~leaves_source]])
         signs = np.concatenate([np.ones(count), -np.ones(count - int(leaves_source.sum()))])
         kept = np.setdiff1d(np.arange(self._size * nodes), np.arange(self._size) * (nodes + 1))
-        matrix = csr_matrix((signs, (rows, columns)), shape=(self._size * nodes, count))[kept]
+        matrix = scipy.sparse.csr_matrix((signs, (rows, columns)), shape=(self._size * nodes, count))[kept]
         return matrix, np.nonzero(kept % nodes < self._size)[0], len(kept)
 
     def _capacity(self) -> tuple[Any, NDArray[np.float64]]:
         limits = np.array([math.inf if arc.units is None else arc.units / self.scale for arc in self.small.arcs])
-        matrix = csr_matrix(
+        matrix = scipy.sparse.csr_matrix(
             (np.ones(len(self._arc)), (self._arc, np.arange(len(self._arc)))), shape=(len(limits), len(self._arc))
         )
         limited = np.isfinite(limits)
@@ -172,12 +172,14 @@ class _Problem:
         """Maximise lambda."""
         flow, devices, rows = self._conservation()
         capacity, limits = self._capacity()
-        taken = csr_matrix((-np.ones(len(devices)), (devices, np.zeros(len(devices), dtype=np.intp))), shape=(rows, 1))
+        taken = scipy.sparse.csr_matrix(
+            (-np.ones(len(devices)), (devices, np.zeros(len(devices), dtype=np.intp))), shape=(rows, 1)
+        )
         cost = np.zeros(len(self._arc) + 1)
         cost[-1] = -1.0
         return Program(
             cost=cost,
-            upper=_beside(capacity, csr_matrix((capacity.shape[0], 1))),
+            upper=_beside(capacity, scipy.sparse.csr_matrix((capacity.shape[0], 1))),
             limits=limits,
             equal=_beside(flow, taken),
             amounts=np.zeros(rows),
@@ -220,4 +222,4 @@ class _Problem:
 
 
 def _beside(left: Any, right: Any) -> Any:  # noqa: ANN401 - scipy's sparse matrices have no useful type
-    return hstack([left, right], format="csr")
+    return scipy.sparse.hstack([left, right], format="csr")

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import linprog
-from scipy.sparse import csr_matrix, vstack
 
 from topology.errors import TopologyError
 
@@ -52,12 +51,14 @@ def solve(program: Program) -> Solution | None:
     row_of, row_first, row_count = np.unique(rows, return_index=True, return_inverse=False, return_counts=True)
     num_rows, num_columns = len(row_of), int(columns.max()) + 1
     # One row stands for its class; the columns of a class are summed, since they share one value.
-    fold = csr_matrix((np.ones(len(columns)), (np.arange(len(columns)), columns)), shape=(len(columns), num_columns))
-    whole = (vstack([program.upper, program.equal], format="csr") @ fold).tocsr()
+    fold = scipy.sparse.csr_matrix(
+        (np.ones(len(columns)), (np.arange(len(columns)), columns)), shape=(len(columns), num_columns)
+    )
+    whole = (scipy.sparse.vstack([program.upper, program.equal], format="csr") @ fold).tocsr()
     num_upper = program.upper.shape[0]
     is_upper = row_first < num_upper
     small = whole[row_first]
-    found = linprog(
+    found = scipy.optimize.linprog(
         fold.T @ program.cost,
         A_ub=small[is_upper] if is_upper.any() else None,
         b_ub=program.limits[row_first[is_upper]] if is_upper.any() else None,
@@ -80,7 +81,7 @@ def solve(program: Program) -> Solution | None:
 
 def _classes(program: Program) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Class of every row and of every column, numbered from 0: equal sums over every class of the other side."""
-    whole = vstack([program.upper, program.equal], format="coo")
+    whole = scipy.sparse.vstack([program.upper, program.equal], format="coo")
     kinds = np.repeat(np.arange(2, dtype=np.uint64), (program.upper.shape[0], program.equal.shape[0]))
     rows = _numbered(mix(_bits(np.concatenate([program.limits, program.amounts]))) + mix(kinds + np.uint64(7)))
     columns = _numbered(_bits(program.cost))
