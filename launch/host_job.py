@@ -35,6 +35,8 @@ class HostPart:
     """Command, with ADDRESS, PORT and LOCAL for what is known at the start only."""
     env: tuple[tuple[str, str], ...] = ()
     """Beside those of the job."""
+    node: str = ""
+    """Under a batch system, the node that this part is for, once that is known; empty: that of the part's number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +68,13 @@ def dumps(job: HostJob) -> str:
     """Return the text of the file."""
     body = asdict(job)
     body["env"] = dict(job.env)
-    body["parts"] = [{**asdict(part), "env": dict(part.env)} for part in job.parts]
+    body["parts"] = [_part_body(part) for part in job.parts]
     return json.dumps({"schema": SCHEMA, **body}, indent=1) + "\n"
+
+
+def _part_body(part: HostPart) -> dict[str, object]:
+    body = {**asdict(part), "env": dict(part.env)}
+    return body if part.node else {name: value for name, value in body.items() if name != "node"}
 
 
 def loads(text: str) -> HostJob:

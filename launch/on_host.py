@@ -3,13 +3,15 @@
 It stands between what reaches the host (ssh, srun) and the launcher that starts ranks there (torchrun, deepspeed):
 it meets the other hosts, fills in where the ranks meet, and leaves no process behind. With NUMBER it was started
 through ssh: the first line of its input holds variables, and the end of the input means that the launching side is
-gone or wants it to end. Without, it is a task of srun, which tells the number and ends it by signals.
+gone or wants it to end. Without, it is a task of srun, which ends it by signals; its number is that of the node, or of
+the part that names the node.
 """
 
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -67,10 +69,14 @@ def _run(path: Path, index: int, stop: threading.Event) -> int:
         found = f"host {here} does not see it ({error.strerror})"
         _report((Fault(where=str(path), found=found, remedy="Give a run_dir on a file system that all hosts share."),))
         return _BAD_INPUT
+    part = _part_of(job, index, here)
+    if part is None:
+        print(f"note: node {here} is not needed by the plan", flush=True)
+        return 0
+    index = part
     if len(job.parts) == 1:
-        return _start(
-            job, index, Verdict(address="127.0.0.1", port=job.ports[0] if job.ports else 0), "127.0.0.1", stop
-        )
+        port = job.ports[0] if job.ports else _free_port()
+        return _start(job, index, Verdict(address="127.0.0.1", port=port), "127.0.0.1", stop)
     met = threading.Event()
     threading.Thread(target=_leave_early, args=(stop, met), daemon=True).start()
     names = _names(job)
@@ -91,6 +97,20 @@ def _run(path: Path, index: int, stop: threading.Event) -> int:
     if verdict.faults:
         return _BAD_INPUT
     return _start(job, index, verdict, local, stop)
+
+
+def _part_of(job: HostJob, number: int, here: str) -> int | None:
+    """The number of this host's part; None where it has none, as on nodes that a new plan leaves out."""
+    nodes = [part.node for part in job.parts]
+    if all(nodes):
+        return nodes.index(here) if here in nodes else None
+    return number if number < len(nodes) else None
+
+
+def _free_port() -> int:
+    """A port of the loopback; torchrun's own choice, port 0, would not reach the ranks."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def _leave_early(stop: threading.Event, met: threading.Event) -> None:
@@ -172,14 +192,16 @@ def _names(job: HostJob) -> list[str]:
     given = [part.name.rpartition("@")[2].strip("[]") for part in job.parts]
     if all(given):
         return given
+    nodes = [part.node for part in job.parts]
     listed = os.environ.get("SLURM_JOB_NODELIST", "")
-    hosts = _scontrol("show", "hostnames", listed).split() if listed else []
+    hosts = nodes if all(nodes) else _scontrol("show", "hostnames", listed).split() if listed else []
     if len(hosts) != len(job.parts):
         hosts = [f"node {at}" for at in range(len(job.parts))]
-    # Names of nodes need not resolve; where srun runs is the first node.
+    # Names of nodes need not resolve; where srun runs is the first node of the job.
     words = _scontrol("show", "node", "-o", hosts[0]).split()
     address = next((word.partition("=")[2] for word in words if word.startswith("NodeAddr=")), "")
-    return [address or os.environ.get("SLURM_LAUNCH_NODE_IPADDR", hosts[0]), *hosts[1:]]
+    launcher = hosts[0] if all(nodes) else os.environ.get("SLURM_LAUNCH_NODE_IPADDR", hosts[0])
+    return [address or launcher, *hosts[1:]]
 
 
 def _scontrol(*words: str) -> str:

@@ -50,6 +50,7 @@ Examples
   trainmaster status runs/first
   trainmaster bench save=calibration.json
   trainmaster train -m experiment=demo optimizer.lr=1e-3,4e-3
+  trainmaster train -m experiment=demo hydra/sweeper=optuna optimizer.lr='tag(log, interval(1e-4, 1e-2))'
 
 Keys       trainmaster VERB --cfg job   prints all of them with their values
            trainmaster VERB --help      lists the config groups
@@ -144,7 +145,7 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
 
         if problems := check_arguments(arguments):
             raise UserError(*problems)
-    from orchestrator.compose import compose, run_hydra
+    from orchestrator.compose import compose, is_sweep, run_hydra
 
     of_a_run = verb in {"status", "logs", "cancel"}
     needs_job = not of_a_run and verb not in {"probe", "route", "doctor", "bench"}
@@ -152,6 +153,10 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
         from orchestrator.measure.bench import HELP
 
         print(HELP)
+    if verb == "train" and is_sweep(arguments):
+        from orchestrator.sweeps.run import run_sweep
+
+        return run_sweep(arguments)
     if any(item.startswith("-") for item in arguments):
         return run_hydra(verb, arguments, needs_job=needs_job, finish=_compare if verb == "plan" else None)
     from orchestrator.inputs import located
@@ -180,7 +185,15 @@ def _emit(config: RunConfig, body: dict[str, Any], text: str) -> None:
 def _probe(config: RunConfig) -> int:
     from orchestrator.show import probe
 
-    shown = probe(config)
+    machine = None
+    if config.launch.backend.value == "slurm" and not (config.topology.path or config.topology.preset):
+        from orchestrator.slurm_probe import cluster, commands
+
+        if config.dry_run:
+            print(commands(config), end="")
+            return 0
+        machine = cluster(config, lambda line: print(line, file=sys.stderr, flush=True))
+    shown = probe(config, machine)
     for key, path, text in shown.files:
         write_and_say(Path(path), text, key)
     print(shown.json if _is_json(config) else shown.text, end="")
@@ -220,19 +233,11 @@ def _bench(config: RunConfig) -> int:
 def _made_plan(
     config: RunConfig, *, download: bool = False, by_name: bool = False, run_id: str = ""
 ) -> tuple[Any, Any]:
-    from orchestrator.calibration_store import choose_calibration
-    from orchestrator.engines.gather_route import with_gather_route
-    from orchestrator.engines.gradient_route import with_gradient_route
     from orchestrator.inputs import gather
-    from orchestrator.measure.use import measured_software
-    from orchestrator.planner.build import make_plan
+    from orchestrator.planning import plan_of
 
     inputs = gather(config, download=download, by_name=by_name)
-    calibration = choose_calibration(config.calibration, inputs.topology, os.environ)
-    name = run_id or f"plan-{time.strftime('%Y%m%d-%H%M%S')}"
-    plan = make_plan(config, inputs.topology, inputs.model, inputs.data, name, calibration)
-    plan = with_gradient_route(plan, inputs.topology, calibration.calibration, measured_software)
-    plan = with_gather_route(plan, inputs.topology, calibration.calibration, measured_software)
+    plan = plan_of(config, inputs, run_id or f"plan-{time.strftime('%Y%m%d-%H%M%S')}", os.environ)
     for note in inputs.notes:
         print(f"note: {note}", file=sys.stderr)
     return plan, inputs
@@ -345,7 +350,12 @@ def _status(config: RunConfig) -> int:
 def _logs(config: RunConfig) -> int:
     from orchestrator import runs
 
-    parts = runs.log_text(runs.run_folder(config.run_dir, "logs"))
+    path = runs.run_folder(config.run_dir, "logs")
+    if config.follow and not _is_json(config):
+        for line in runs.followed_log(path):
+            print(line, end="", flush=True)
+        return 0
+    parts = runs.log_text(path)
     if _is_json(config):
         _emit(config, {"schema": 1, "text": "".join(parts)}, "")
         return 0

@@ -39,11 +39,11 @@ def config_folder() -> Path:
 
 
 def groups() -> dict[str, list[str]]:
-    """Return the options of every config group."""
+    """Return the options of every config group but Hydra's own."""
     return {
         folder.name: sorted(path.stem for path in folder.glob("*.yaml"))
         for folder in sorted(config_folder().iterdir())
-        if folder.is_dir()
+        if folder.is_dir() and folder.name != "hydra"
     }
 
 
@@ -179,6 +179,44 @@ def run_hydra(verb: str, arguments: Sequence[str], *, needs_job: bool, finish: F
     if finish is not None and sweep and trials:
         finish(trials, folder)
     return max((trial.code for trial in trials), default=0)
+
+
+def is_sweep(arguments: Sequence[str]) -> bool:
+    """Whether these words start a sweep, rather than ask Hydra for something."""
+    flags = split_flags(arguments)[1]
+    asks = ("--cfg", "-c", "--help", "-h", "--hydra-help", *_INFO_FLAGS, *_COMPLETION_FLAGS)
+    return any(flag in flags for flag in SWEEP_FLAGS) and not any(flag.split("=")[0] in asks for flag in flags)
+
+
+def sweep_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return flags and overrides of a sweep, as Hydra takes them.
+
+    Raises:
+        UserError: for flags that make no sense here and for wrong overrides.
+    """
+    overrides, flags = split_flags(arguments)
+    _check_flags(flags)
+    rewritten = rewrite(overrides, groups(), sweep=True)
+    refused = list(_refused(rewritten, sweep=True))
+    if refused:
+        raise UserError(*refused)
+    return flags, rewritten
+
+
+def swept_keys(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys that a sweep varies, in their order."""
+    return tuple(dict.fromkeys(one.get_key_element() for one in _parsed(overrides) if one.is_sweep_override()))
+
+
+def interval_keys(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys that have an interval to choose from."""
+    return tuple(one.get_key_element() for one in _parsed(overrides) if one.is_interval_sweep())
+
+
+def _parsed(overrides: Sequence[str]) -> list[Any]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return list(OverridesParser.create().parse_overrides(list(overrides)))
 
 
 def _run_trial(verb: str, folder: Path | None) -> Trial:

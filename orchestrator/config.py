@@ -118,6 +118,13 @@ class Backend(Enum):
     slurm = "slurm"
 
 
+class OnDrift(Enum):
+    """What a batch job does whose nodes are not those of the plan."""
+
+    replan = "replan"
+    stop = "stop"
+
+
 class Container(Enum):
     """What runs the ranks of a batch job in a container."""
 
@@ -334,6 +341,8 @@ class LaunchConfig:
     template: str = ""
     max_requeues: int = 20
     signal_seconds: int = 180
+    on_drift: OnDrift = OnDrift.replan
+    probe_seconds: int = 60
     job_name: str = ""
     partition: str = ""
     account: str = ""
@@ -404,6 +413,13 @@ class BenchConfig:
     """Which parts `bench` measures: `all`, or names separated by commas."""
 
     only: tuple[str, ...] = ("all",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepConfig:
+    """How a sweep of `train` runs. `parallel` is how many trials may run at once; None: as many as have own devices."""
+
+    parallel: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,6 +499,8 @@ class RunConfig:
     save_readings: str = ""
     picture: str = ""
     load: bool = True
+    follow: bool = False
     bench: BenchConfig = field(default_factory=BenchConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     route: RouteConfig = field(default_factory=RouteConfig)
     calibration: str = "auto"

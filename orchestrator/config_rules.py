@@ -43,6 +43,7 @@ def _check_ranges(config: RunConfig) -> Iterator[Problem]:
         "nodes": config.nodes,
         "network.oversubscription": config.network.oversubscription,
         "checkpoint.keep": config.checkpoint.keep,
+        "launch.probe_seconds": config.launch.probe_seconds,
     }
     not_negative: dict[str, float] = {
         "devices": config.devices,

@@ -62,14 +62,14 @@ def _described(config: RunConfig) -> Topology:
     path = Path(config.topology.path)
     is_bare = path.parent in {Path(), Path.cwd()}
     if not is_bare or path.exists() or path.suffix in _FILE_SUFFIXES:
-        return read_topology(path, network=_network(config), matrix=config.topology.matrix or None)
+        return read_topology(path, network=network_of(config), matrix=config.topology.matrix or None)
     return _drawn(path.name, config)
 
 
 def _drawn(name: str, config: RunConfig) -> Topology:
     from topology.presets import preset
 
-    return judged(preset(name, nodes=config.nodes, network=_network(config)))
+    return judged(preset(name, nodes=config.nodes, network=network_of(config)))
 
 
 def probe_readings() -> tuple[MachineReadings, Topology]:
@@ -78,7 +78,7 @@ def probe_readings() -> tuple[MachineReadings, Topology]:
     return readings, judged(assemble(readings))
 
 
-def _network(config: RunConfig) -> NetworkSpec | None:
+def network_of(config: RunConfig) -> NetworkSpec | None:
     """The description of the network in the configuration; None leaves it to the topology's own."""
     network = config.network
     if network.kind is NetworkKind.auto:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,11 @@ from orchestrator import slurm
 from orchestrator.errors import Problem, UserError
 from orchestrator.run_dir import folder_of, read_json
 from orchestrator.slurm import JobState, Phase
+from orchestrator.slurm_follow import output_of
 from orchestrator.supervise import STOP_FILE
 
 _RANKS_SHOWN = 16
+_FOLLOW_SECONDS = 0.5
 _UNKNOWN = "UNKNOWN"
 
 
@@ -159,6 +162,29 @@ def log_text(path: Path) -> Iterator[str]:
     ranks = sorted((path / "logs").rglob("attempt_0/*/stderr.log"), key=lambda found: -found.stat().st_mtime)
     for found in ranks[:_RANKS_SHOWN]:
         yield f"# rank's own: {found.parent}\n"
+
+
+def followed_log(path: Path) -> Iterator[str]:
+    """Yield lines of the newest attempt as they come, until the run has ended; of a batch job through its requeues.
+
+    Raises:
+        UserError: there is nothing to follow, or the batch system does not answer.
+    """
+    number = slurm.submitted_job(path)
+    if number:
+        yield from (f"{line}\n" for line in output_of(number, path))
+        return
+    log = newest_log(path, None)
+    if log is None:
+        remedy = "It comes with the first start; see its status."
+        raise UserError(Problem(where=str(path), found="no output yet", remedy=remedy))
+    with log.open(encoding="utf-8", errors="replace") as stream:
+        goes_on = True
+        while goes_on:
+            goes_on = watching_pid(path) is not None  # asked first: what came before the end is read after it
+            yield from stream
+            if goes_on:
+                time.sleep(_FOLLOW_SECONDS)
 
 
 def newest_log(path: Path, job: str | None) -> Path | None:

@@ -32,8 +32,8 @@ class Shown:
     files: tuple[tuple[str, str, str], ...]
 
 
-def probe(config: RunConfig) -> Shown:
-    """Look at the machine of the configuration, and draw what is asked for.
+def probe(config: RunConfig, machine: Topology | None = None) -> Shown:
+    """Look at the machine of the configuration, or at the one given, and draw what is asked for.
 
     Raises:
         UserError: the machine cannot be read, or not be written in the form asked for.
@@ -41,13 +41,13 @@ def probe(config: RunConfig) -> Shown:
     _check_names(config)
     files = []
     if config.save_readings:
-        if config.topology.path or config.topology.preset:
-            found = "readings are taken on the machine itself, and topology= describes another"
+        if config.topology.path or config.topology.preset or machine is not None:
+            found = "readings are taken on the machine itself, and this is another"
             raise UserError(Problem(where="save_readings", found=found, remedy="Take one of the two away."))
         readings, topology = probe_readings()
         files.append(("save_readings", config.save_readings, json.dumps(readings_to_json(readings), indent=2) + "\n"))
     else:
-        topology = machine_of(config)
+        topology = machine or machine_of(config)
     is_wanted = config.format is OutputFormat.json or config.save.lower().endswith(".json")
     document = _document(topology) if is_wanted else ""
     if config.save:

@@ -104,7 +104,7 @@ def state_of(job: str) -> JobState | None:
     Raises:
         UserError: this host has no SLURM, or it does not answer.
     """
-    done = _command("scontrol", "show", "job", "-o", job)
+    done = command_of_slurm("scontrol", "show", "job", "-o", job)
     if done.returncode == 0:
         return parse_states(job, done.stdout)
     if "Invalid job id" not in done.stderr:
@@ -113,7 +113,7 @@ def state_of(job: str) -> JobState | None:
         )
     if shutil.which("sacct") is None:
         return None
-    return parse_sacct(job, _command("sacct", "-n", "-P", "-X", "-o", "State,NodeList", "-j", job).stdout)
+    return parse_sacct(job, command_of_slurm("sacct", "-n", "-P", "-X", "-o", "State,NodeList", "-j", job).stdout)
 
 
 def cancel(job: str) -> None:
@@ -122,7 +122,7 @@ def cancel(job: str) -> None:
     Raises:
         UserError: SLURM does not let us.
     """
-    done = _command("scancel", job)
+    done = command_of_slurm("scancel", job)
     if done.returncode:
         raise UserError(Problem(where=f"job {job}", found=done.stderr.strip(), remedy="See `squeue` and its owner."))
 
@@ -173,7 +173,12 @@ def _is_about(message: str, directive: str) -> bool:
     return any(option in options for words, options in _ABOUT.items() if words in low)
 
 
-def _command(*words: str) -> subprocess.CompletedProcess[str]:
+def command_of_slurm(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run one of SLURM's programs.
+
+    Raises:
+        UserError: it is not here, or does not answer.
+    """
     try:
         return subprocess.run(  # noqa: S603 - SLURM's own programs
             words, capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS

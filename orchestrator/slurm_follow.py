@@ -158,6 +158,25 @@ def follow(job: str, run: RunDir, say: Callable[[str], None], ask: Callable[[], 
     return _ended(state, job, run)
 
 
+def output_of(job: str, run_dir: Path, pause: Callable[[float], None] = time.sleep) -> Iterator[str]:
+    """Yield the output of a job from its beginning, line by line, until the job has ended; waits through requeues.
+
+    Raises:
+        UserError: the batch system does not answer.
+    """
+    tail = _Tail(run_dir / "logs", job)
+    while True:
+        # Asked first: what was written before the end is read after it.
+        state = state_of(job)
+        yield from tail.read()
+        if state is None or state.phase is Phase.ended:
+            break
+        pause(_POLL_SECONDS)
+    if read_json(run_dir / "summary.json") is None:
+        pause(_SETTLE_SECONDS)
+    yield from tail.read()
+
+
 def _result(run: RunDir) -> str | None:
     return None if run.summary is None else run.summary.get("status")
 

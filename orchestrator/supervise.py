@@ -20,6 +20,7 @@ from launch.lock import run_lock
 from launch.request import FileToWrite, Request, render
 from launch.spec import Backend, LaunchSpec
 from orchestrator.blame import failed
+from orchestrator.config import LaunchConfig
 from orchestrator.environment.harm import Harm, harms
 from orchestrator.environment.lever import Lever, levers
 from orchestrator.environment.present import levers_json, levers_text
@@ -41,6 +42,7 @@ from topology.codec import to_json
 from topology.model import Topology
 
 PREPARE = "orchestrator.train.prepare"
+MEASURE, COMPARE = "orchestrator.slurm_node", "orchestrator.slurm_check"  # of a batch job
 STOP_FILE = "stop"
 _KEPT_LINES = 60  # torchrun's own report of the failure comes after the ranks' words
 _STOP_GRACE_SECONDS = 120.0  # a step and a checkpoint must fit in
@@ -94,15 +96,7 @@ def make_attempt(
         if backend in {Backend.torchrun, Backend.slurm}:
             spec = replace(spec, env=(*spec.env, _TORCHRUN_GRACE))
         if backend is Backend.slurm:
-            prepare = None
-            launched = slurm.build(
-                spec,
-                slurm_options(launch),
-                prepare=PREPARE,
-                first_attempt=run.attempt,
-                template=template_text(launch),
-            )
-            launched = replace(launched, files=(*files, *launched.files))
+            prepare, launched = None, _batch_job(spec, launch, run.attempt, files)
         else:
             launched = build(backend, spec)
             prepare = replace(build(Backend.local, _prepare_spec(spec)), files=files)
@@ -115,6 +109,19 @@ def make_attempt(
         levers=found,
         harms=harms(users, ports=[nic.name for nic in topology.nics]),
     )
+
+
+def _batch_job(spec: LaunchSpec, launch: LaunchConfig, attempt: int, files: tuple[FileToWrite, ...]) -> Request:
+    request = slurm.build(
+        spec,
+        slurm_options(launch),
+        prepare=PREPARE,
+        measure=MEASURE,
+        compare=COMPARE,
+        first_attempt=attempt,
+        template=template_text(launch),
+    )
+    return replace(request, files=(*files, *request.files))
 
 
 def _prepare_spec(spec: LaunchSpec) -> LaunchSpec:

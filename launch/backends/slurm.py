@@ -14,7 +14,7 @@ from launch.request import FileToWrite, Request
 from launch.slurm_options import ContainerRuntime, SlurmOptions, is_plain
 from launch.spec import RESERVED_NAMES, Backend, DeviceKind, LaunchSpec
 
-__all__ = ["build", "default_template", "script_path"]
+__all__ = ["build", "default_template", "exports_path", "script_path"]
 
 
 def build(
@@ -22,15 +22,20 @@ def build(
     options: SlurmOptions,
     *,
     prepare: str,
+    measure: str = "",
+    compare: str = "",
     first_attempt: int = 1,
     template: str = "",
 ) -> Request:
-    """Write the batch script and the nodes' parts, and submit it.
+    """Write the batch script, the ranks' variables and the nodes' parts, and submit it.
 
     Args:
         spec: its hosts have no names, for SLURM chooses them.
         options: what the job asks for.
         prepare: module that is run once, on the first node, before the ranks.
+        measure: module that is run on each node before that, with the run directory and the number of the attempt;
+            empty for none, and then there is no `compare`.
+        compare: module that is run once after it, with the same and the path of the nodes' parts, which it may change.
         first_attempt: number of the attempt that the first start of the job is; each requeue is the next.
         template: Jinja2 text in place of `default_template()`.
 
@@ -39,12 +44,14 @@ def build(
     _check(spec)
     if options.container or options.conda or options.venv:
         spec = replace(spec, python="python3")  # of that environment, not of the one that launches
-    script = _rendered(template or default_template(), _values(spec, options, prepare, first_attempt))
+    values = _values(spec, options, (prepare, measure, compare), first_attempt)
+    script = _rendered(template or default_template(), values)
     job = several.job_of(spec, torchrun.part, is_batch=True)
     return Request(
         files=(
             FileToWrite(path=several.job_path(spec), text=dumps(job)),
             FileToWrite(path=script_path(spec), text=script, mode=0o755),
+            FileToWrite(path=exports_path(spec), text="".join(f"{line}\n" for line in _exports(spec))),
         ),
         argv=("sbatch", "--parsable", script_path(spec)),
         env=(),
@@ -57,6 +64,11 @@ def build(
 def script_path(spec: LaunchSpec) -> str:
     """Where the batch script lies."""
     return f"{spec.run_dir}/launch/job.sbatch"
+
+
+def exports_path(spec: LaunchSpec) -> str:
+    """Where the ranks' variables lie: a plan that is made anew in the job has others."""
+    return f"{spec.run_dir}/launch/exports.sh"
 
 
 def default_template() -> str:
@@ -86,23 +98,30 @@ def _check(spec: LaunchSpec) -> None:
         )
 
 
-def _values(spec: LaunchSpec, options: SlurmOptions, prepare: str, first_attempt: int) -> dict[str, Any]:
+def _values(
+    spec: LaunchSpec, options: SlurmOptions, modules: tuple[str, str, str], first_attempt: int
+) -> dict[str, Any]:
     """What a template may use; texts of commands are quoted for the shell."""
     cpus = options.cpus or spec.threads_per_process * spec.processes_per_node
     nodes = len(spec.shares)
-    inside = _inside(spec, options)
+    inside, (prepare, measure, compare) = _inside(spec, options), modules
     srun = ("srun", "--ntasks-per-node=1", f"--cpus-per-task={cpus}", *inside[0])
     python = (*inside[1], spec.python)
     ranks = (*python, "-P", "-u", "-m", "launch.on_host", several.job_path(spec))
     rows = (*python, "-P", "-u", "-m", prepare, *spec.args)
+    look = (*python, "-P", "-u", "-m", measure, spec.run_dir)
+    judge = (*python, "-P", "-u", "-m", compare, spec.run_dir, several.job_path(spec))
     return {
         "directives": _directives(spec, options, cpus),
         "run_dir": shlex.quote(spec.run_dir),
         "script": shlex.quote(script_path(spec)),
         "name": spec.name,
         "exports": _exports(spec),
+        "exports_file": shlex.quote(exports_path(spec)),
         "setup": _setup(options),
         "prepare": shlex.join((*srun, "--nodes=1", "--ntasks=1", *rows)),
+        "measure": shlex.join((*srun, f"--nodes={nodes}", *look)) if measure else "",
+        "compare": shlex.join((*srun, "--nodes=1", "--ntasks=1", *judge)) if compare else "",
         # A node whose agent fails must not leave the others waiting; lines come as they are written.
         "ranks": shlex.join((*srun, f"--nodes={nodes}", "--kill-on-bad-exit=1", "--unbuffered", *ranks)),
         "first_attempt": first_attempt,

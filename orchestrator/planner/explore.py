@@ -6,10 +6,10 @@ micro-batches that fit are all timed; of more, twelve in growing steps, and then
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from orchestrator.config import Checkpointing, Compress, Engine
+from orchestrator.config import Checkpointing, Compress, Engine, Offload
 from orchestrator.estimate.recomputed import mode_text
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.values import StepTime
@@ -19,13 +19,15 @@ from orchestrator.planner.evaluate import Fit, Job, Misfit, Place, Point, fit_of
 from orchestrator.planner.points import bare_layer_seconds, label_of, places_of, points_of, with_knobs
 from orchestrator.planner.strategy import options_label
 from orchestrator.planner.variants import OPTIMIZER_HANDICAP
-from orchestrator.planner.ways import Way, conflict_of, handicap_of, ways_for
+from orchestrator.planner.ways import Way, conflict_of, handicap_of, nearer_residencies, ways_for
 from orchestrator.planner.world import World
 
 ALL_TIMED = 16
 _SOME_TIMED = 12
 _NEAR_TIMED = 6
+_CUT_GAIN = 1.75  # room for activations instead of the base saves a third pass beside two, and larger products
 _NO_GAIN = "a whole copy fits with the same micro-batches and recomputes no more: fetching layers would only take time"
+_FITS_NEARER = "the same micro-batches fit with the base nearer to the devices: copies would only take time"
 
 Taken = dict[object, set[int]]  # micro-batches of a place and way that fit, by their number
 
@@ -69,6 +71,17 @@ def pace_of(item: Timed) -> float:
     tokens = sum(item.point.place.rows) * item.job.batch.real_tokens_per_row
     handicap = handicap_of(item.point.way) * OPTIMIZER_HANDICAP[item.job.config.optimizer.name]
     return item.time.step_seconds / tokens * handicap
+
+
+def _next(low: int, high: int, known: int, count: int) -> int:
+    """Which of `count` points to look at, of which `low` fit and at most `high` may: both ends, then the middle."""
+    if high == count and low > known:
+        return count - 1
+    return low if low == known else (low + high) // 2
+
+
+def _best_pace(items: Sequence[Timed]) -> float:
+    return min(map(pace_of, items))
 
 
 def _spread(count: int) -> list[int]:
@@ -115,6 +128,9 @@ class Explorer:
         places = tuple(places_of(self.job, world))
         self._places += places
         for way in ways_for(self.job.config, world, self.job.model.layers):
+            tried = [x for x in places if way.residency is None or not self._is_behind(x)]
+            if not tried:
+                break
             conflict = conflict_of(self.job.config, world, way, places[0].precision) or self._sparse_conflict(
                 places[0], way
             )
@@ -122,13 +138,33 @@ class Explorer:
                 self._conflict(world, way, conflict)
                 continue
             found: list[Timed] = []
-            misfits = [self._try(place, way, found) for place in places]
+            misfits = [self._try(place, way, found) for place in tried]
             self.timed += found
             refused = [misfit for misfit in misfits if misfit is not None]
             if not found and refused:
                 self._refuse((*self._choice(), *group_of(world, way)), refused)
             elif not found and way.engine is Engine.streamed:
                 self._conflict(world, way, _NO_GAIN)
+            elif not found and way.residency is not None and way.residency.param is not Offload.none:
+                self._conflict(world, way, _FITS_NEARER)
+
+    def _is_behind(self, place: Place) -> bool:
+        """Whether whole copies fit here, and take so much longer than what another place offers that no cut helps."""
+        whole = [x for x in self.timed if x.point.place is place and x.point.way.engine is Engine.ddp]
+        return bool(whole) and _best_pace(whole) > _CUT_GAIN * _best_pace(self.timed)
+
+    def farther(self, item: Timed) -> Iterator[Timed]:
+        """The point with more of it off the device, which `_outdone` leaves out: slower, but with more room left."""
+        point, place = item.point, item.point.place
+        ways = ways_for(self.job.config, place.world, self.job.model.layers)
+        for residency in dict.fromkeys(way.residency for way in ways if way.engine is point.way.engine):
+            way = replace(point.way, residency=residency)
+            if point.way.residency not in tuple(nearer_residencies(residency)):
+                continue
+            if conflict_of(self.job.config, place.world, way, place.precision) is None:
+                moved = self.ready(replace(point, way=way))
+                if self.fit(moved).misfit is None:
+                    yield self.time(moved)
 
     def fit(self, point: Point) -> Fit:
         """Memory of a point, estimated once."""
@@ -154,8 +190,9 @@ class Explorer:
         # With one forward pass a step no gradient waits for the next: it is not in line with the others.
         single = bare[-1].accumulation == 1
         last = len(bare) - 1
-        fitting = list(range(self._fitting(point, len(bare) - single)))
-        if single and self.fit(point(last)).misfit is None:
+        known_to_fit = next(at for at in range(len(bare)) if at not in taken)
+        fitting = list(range(self._fitting(point, known_to_fit, len(bare) - single)))
+        if single and (last in taken or self.fit(point(last)).misfit is None):
             fitting.append(last)
         if not fitting:
             self.lines.append(Line(place=place, way=way, points=bare, fitting=()))
@@ -167,18 +204,26 @@ class Explorer:
         if not fitting:
             return None
         taken.update(fitting)
-        times = {fitting[at]: self.time(point(fitting[at])) for at in _spread(len(fitting))}
+        shown = [fitting[at] for at in _spread(len(fitting))]
+        times = {at: self.time(point(at)) for at in shown}
         for at in _around(times, fitting):
             times[at] = self.time(point(at))
         found += times.values()
         return None
 
     def _outdone(self, place: Place, way: Way) -> set[int]:
+        """Micro-batches of a way that fit in a simpler one, where they take less time."""
+        if way.engine is Engine.streamed:
+            return self._whole(place, way)
+        nearer = {replace(way, residency=residency) for residency in nearer_residencies(way.residency)}
+        return {at for line in self.lines if line.place is place and line.way in nearer for at in line.fitting}
+
+    def _whole(self, place: Place, way: Way) -> set[int]:
         """Micro-batches of a way that streams that a whole copy fits, too, without recomputing more.
 
         The same kernels run there, and nothing is fetched: streaming them cannot come first.
         """
-        if way.engine is not Engine.streamed or self.job.config.engine.name is not Engine.auto:
+        if self.job.config.engine.name is not Engine.auto:
             return set()
         modes = {Checkpointing.none}
         if self.job.config.checkpointing is not Checkpointing.auto or way.recomputed is not None:
@@ -214,19 +259,18 @@ class Explorer:
             return None
         return conflict_of_sparse(self.job, self.ready(next(iter(points_of(self.job.config, place, way)))))
 
-    def _fitting(self, point: Callable[[int], Point], count: int) -> int:
-        """How many of the first `count` points fit, each of which needs more than the one before."""
-        if count == 0 or self.fit(point(0)).misfit is not None:
-            return 0
-        low, high = 0, count - 1  # `low` fits, nothing above `high` does
+    def _fitting(self, point: Callable[[int], Point], known: int, count: int) -> int:
+        """How many of the first `count` points fit, each of which needs more than the one before: at least `known`."""
+        low, high = known, count  # the first `low` fit, and no more than `high` do
+        # The largest first: mostly all of them fit. Where a simpler way has told some, mostly no more do.
+        tried = known or count - 1
         while low < high:
-            # The largest first: mostly all of them fit.
-            middle = high if high == count - 1 and low == 0 else (low + high + 1) // 2
-            if self.fit(point(middle)).misfit is None:
-                low = middle
+            if self.fit(point(tried)).misfit is None:
+                low = tried + 1
             else:
-                high = middle - 1
-        return low + 1
+                high = tried
+            tried = _next(low, high, known, count)
+        return low
 
     def ready(self, point: Point) -> Point:
         """The point with the knobs of its engine, and with sparse gradients where they are asked for."""

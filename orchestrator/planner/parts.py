@@ -17,7 +17,7 @@ from orchestrator.config import Checkpointing, RunConfig
 from orchestrator.planner.evaluate import Point
 from orchestrator.planner.explore import ALL_TIMED, Explorer, Line, Timed, pace_of
 from orchestrator.planner.ranking import WORTH_MEMORY
-from orchestrator.planner.ways import Way, tells_layers
+from orchestrator.planner.ways import ENGINES, Way, nearer_residencies, tells_layers
 
 # Recomputing everything takes less than twice as long as recomputing nothing: a third pass beside two.
 _MOST_SAVED: Final = 0.5
@@ -26,6 +26,8 @@ _SOME_TRIED: Final = 6  # micro-batches of a way, where not all of them are time
 # The last recomputed layers hardly save anything: a layer's activations are there while it runs backwards anyway.
 _LEVEL_LAYERS: Final = 3
 
+
+_ROUNDING_BYTES: Final = 3  # one of each tier
 
 _Key = tuple[object, int, tuple[int, ...], Way, tuple[int, ...]]  # packing, world, rows, way and micro-batch
 
@@ -73,11 +75,20 @@ def _open(explorers: Sequence[Explorer], known: Mapping[_Key, float], limit: flo
         for line in filter(_recomputes, explorer.lines):
             kept = none.get((id(line.place), line.way.engine, line.way.residency))
             left = [] if kept is None else [at for at in line.fitting if at not in kept.fitting]
-            whole = {at: known.get(_key(explorer, line.points[at])) for at in left}
+            whole = {at: _known_pace(explorer, line.points[at], known) for at in left}
             paces = {at: pace for at, pace in whole.items() if pace is not None and pace * _MOST_SAVED <= limit}
             tried = sorted(paces, key=paces.__getitem__)
             for at in tried if len(line.points) <= ALL_TIMED else tried[:_SOME_TRIED]:
                 yield _Open(explorer=explorer, point=line.points[at], pace=paces[at])
+
+
+def _known_pace(explorer: Explorer, point: Point, known: Mapping[_Key, float]) -> float | None:
+    """Seconds per token of a point, or of the same with more of it on the device, which is timed in its place."""
+    nearer = (replace(point.way, residency=residency) for residency in nearer_residencies(point.way.residency))
+    ways = (point.way, *nearer)
+    return next(
+        (pace for way in ways if (pace := known.get(_key(explorer, replace(point, way=way)))) is not None), None
+    )
 
 
 def _key(explorer: Explorer, point: Point) -> _Key:
@@ -112,9 +123,10 @@ def _fewest(explorer: Explorer, point: Point, limit: float) -> Timed | None:
             margins[count] = explorer.fit(_part(explorer, point, count) if count < layers else point).margin
         return margins[count]
 
+    if point.streaming is not None:
+        return _fewest_streamed(explorer, point, margin, limit)
     least = 1
-    # Ranks that share streamed layers share what each of them saves, so there the first two tell nothing.
-    if margin(1) < 0 and point.streaming is None:
+    if margin(1) < 0:
         rise = margin(2) - margin(1)
         least = layers if rise <= 0 else 1 + math.ceil(-margin(1) / rise)
     if least >= layers:
@@ -126,6 +138,32 @@ def _fewest(explorer: Explorer, point: Point, limit: float) -> Timed | None:
         return item
     fewest = least + _crossing(lambda step: margin(least + step), layers - least)
     return _timed(explorer, point, fewest) if fewest < layers else None
+
+
+def _fewest_streamed(explorer: Explorer, point: Point, margin: Callable[[int], float], limit: float) -> Timed | None:
+    """The smallest number of layers that fits, or that leaves room for equal parts of the layers, which arrive sooner.
+
+    Ranks share what each layer saves, so neither the first layers tell how many it takes, nor the time of one.
+    """
+    layers = explorer.job.model.layers
+    whole = replace(point.way, engine=next(iter(ENGINES)), residency=None, recomputed=1)
+    if pace_of(explorer.time(replace(point, way=whole, streaming=None))) > limit:
+        return None  # even with nothing to fetch
+    fewest = 1 if margin(1) >= 0 else 1 + _crossing(lambda step: margin(1 + step), layers - 1)
+    if fewest >= layers:
+        return None
+    found = _timed(explorer, point, fewest)
+    if _is_equal(found.point) or not _is_equal(_part(explorer, point, layers - 1)):
+        return found
+    step = _crossing(lambda more: float(_is_equal(_part(explorer, point, fewest + more))) - 1, layers - 1 - fewest)
+    return min(found, _timed(explorer, point, fewest + step), key=pace_of)
+
+
+def _is_equal(point: Point) -> bool:
+    """Whether the ranks of an island hold parts that are equal but for their rounding."""
+    islands = () if point.streaming is None else point.streaming.islands.values()
+    totals = [[share.total for share in island] for island in islands]
+    return all(max(parts) - min(parts) <= _ROUNDING_BYTES for parts in totals)
 
 
 def _safer(explorer: Explorer, item: Timed, limit: float) -> Iterator[Timed]:

@@ -104,7 +104,8 @@ def _devices(solution: Solution) -> tuple[str, ...]:
             return (f"All {whole} devices are used: no smaller part is in the short list.",)
         part = others[0]
         fewer = f"{part.strategy.world_size} of them ({_part(part)})"
-        return (f"All {whole} devices are used: {fewer} would take {_times(part, chosen)} as long.",)
+        engine = part.strategy.engine.value
+        return (f"All {whole} devices are used: {fewer} would take {_times(part, chosen)} as long with {engine}.",)
     if not more:
         return (f"{used} of {whole} devices ({_part(chosen)}): with more of them nothing fits{_nearest(solution)}.",)
     times = _times(more[0], chosen)

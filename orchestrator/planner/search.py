@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from orchestrator.config import Engine
 from orchestrator.estimate.values import Estimate
 from orchestrator.planner.evaluate import Fit, Job, Point, time_of
 from orchestrator.planner.explore import Explorer, Refused, Taken, Timed, group_of, pace_of
 from orchestrator.planner.parts import add_parts
 from orchestrator.planner.plan import Choice
 from orchestrator.planner.points import strategy_of
-from orchestrator.planner.ranking import Rank, order
+from orchestrator.planner.ranking import WORTH_MEMORY, Rank, order
 from orchestrator.planner.world import World
 
 _SHORT_LIST = 10
@@ -62,6 +63,7 @@ def search(jobs: Sequence[Job], worlds: Sequence[World]) -> Found:
     for explorer, world in product(explorers, worlds):
         explorer.explore(world)
     add_parts(explorers)
+    _add_roomier(explorers)
     fits = {id(explorer.job): explorer.fit for explorer in explorers}
     timed = [item for explorer in explorers for item in explorer.timed]
     refused = {key: entry for explorer in reversed(explorers) for key, entry in explorer.refused.items()}
@@ -78,6 +80,14 @@ def search(jobs: Sequence[Job], worlds: Sequence[World]) -> Found:
         fit=fits[id(best[0].job)](best[0].point) if best else None,
         even_seconds=_even_seconds(best[0], timed) if best else None,
     )
+
+
+def _add_roomier(explorers: Sequence[Explorer]) -> None:
+    """Add what has more memory left than the fastest ways, and may be as good as they are."""
+    limit = min((pace_of(x) for explorer in explorers for x in explorer.timed), default=0.0) * (1 + WORTH_MEMORY)
+    for explorer in explorers:
+        near = [x for x in explorer.timed if x.point.way.engine is Engine.zero3 and pace_of(x) <= limit]
+        explorer.timed += [moved for item in near for moved in explorer.farther(item)]
 
 
 def _even_seconds(best: Timed, timed: Sequence[Timed]) -> float | None:

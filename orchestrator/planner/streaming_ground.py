@@ -17,6 +17,7 @@ from orchestrator.planner.world import RankClass
 
 WINDOW: Final = 3  # the layer at work, the next one, and one whose slot is free to be filled meanwhile
 _DRIVE_BYTES: Final = 2**50  # a drive's room is not known
+_ROUNDING_BYTES: Final = 16  # sums of shares are rounded more than once: a cut must not fail for a byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +123,7 @@ def _room(ranks: RankClass, memory: Memory, engine: EngineConfig, *, is_gpu: boo
     device = min(
         int((limit - phase.device_bytes) * phase.allocated_bytes / max(1, phase.reserved_bytes)) for phase in phases
     )
+    device -= _ROUNDING_BYTES
     if not is_gpu:
         if ranks.budget_bytes is not None:
             device = min(device, *(ranks.budget_bytes - phase.allocated_bytes for phase in phases))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from types import MappingProxyType
 from typing import Final
 
@@ -12,6 +13,7 @@ from orchestrator.planner.dtypes import adapter_dtype, swap_conflict, type_confl
 from orchestrator.planner.groups import Group
 from orchestrator.planner.world import World
 
+_NEAREST_FIRST: Final = (Offload.none, Offload.cpu, Offload.nvme)
 _MODES: Final = (Checkpointing.none, Checkpointing.full, Checkpointing.selective)
 
 
@@ -27,6 +29,17 @@ class Residency:
     optimizer: Offload
     second_copy: Group | None = None
     island: Group | None = None
+
+
+def nearer_residencies(residency: Residency | None) -> Iterator[Residency]:
+    """Yield what keeps base or optimizer's state nearer to the device, and neither of them farther away."""
+    if residency is None:
+        return
+    params = _NEAREST_FIRST[: _NEAREST_FIRST.index(residency.param) + 1]
+    optimizers = _NEAREST_FIRST[: _NEAREST_FIRST.index(residency.optimizer) + 1]
+    for param, optimizer in product(params, optimizers):
+        if (param, optimizer) != (residency.param, residency.optimizer):
+            yield replace(residency, param=param, optimizer=optimizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

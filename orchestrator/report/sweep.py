@@ -27,20 +27,30 @@ class Row:
 
 def rows_of(trials: Sequence[Trial]) -> tuple[Row, ...]:
     """Read what the trials saved, and keep of their overrides what differs."""
-    asked = [dict(_split(item) for item in trial.overrides) for trial in trials]
-    keys = list(dict.fromkeys(key for one in asked for key in one))
-    varied = [key for key in keys if key != "save" and len({one.get(key) for one in asked}) > 1]
-    return tuple(
-        _row(trial, tuple((key, one.get(key, "")) for key in varied)) for trial, one in zip(trials, asked, strict=True)
-    )
+    keys, values = varied_values([trial.overrides for trial in trials])
+    return tuple(_row(trial, tuple(zip(keys, own, strict=True))) for trial, own in zip(trials, values, strict=True))
+
+
+def varied_values(overrides: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Return the keys whose values differ between trials, and each trial's values of them (empty: not set)."""
+    asked = [dict(_split(item) for item in one) for one in overrides]
+    keys = tuple(dict.fromkeys(key for one in asked for key in one))
+    varied = tuple(key for key in keys if key != "save" and len({one.get(key) for one in asked}) > 1)
+    return varied, tuple(tuple(one.get(key, "") for key in varied) for one in asked)
+
+
+def differing(overrides: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return what tells each trial from the others, as it would be typed."""
+    keys, values = varied_values(overrides)
+    return tuple(" ".join(f"{key}={value}" for key, value in zip(keys, own, strict=True)) for own in values)
 
 
 def _split(override: str) -> tuple[str, str]:
     key, _, value = override.lstrip("+~").partition("=")
-    return key, _unquoted(value)
+    return key, unquoted(value)
 
 
-def _unquoted(value: str) -> str:
+def unquoted(value: str) -> str:
     """A value without the quotes that Hydra's grammar needs: the inverse of `overrides.quote`."""
     if len(value) < len("''") or value[0] not in "'\"" or value[-1] != value[0]:
         return value

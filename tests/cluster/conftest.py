@@ -30,6 +30,7 @@ PACKAGES = (
 )  # fmt: skip
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 NODES = ("node1", "node2")
+OTHER = "node3"  # smaller, and in a partition with them that jobs go to only where it is named
 
 
 def wait_for(condition: Callable[[], Any], what: str, *, seconds: float = 60) -> Any:
@@ -59,7 +60,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 class Slurm:
-    """A cluster of two nodes on this machine."""
+    """A cluster on this machine: two equal nodes, and a smaller one."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.root, self.folder = root, folder
@@ -83,11 +84,13 @@ class Slurm:
         for at in range(2):  # SLURM wants a device file for each GPU
             (self.folder / "dev" / f"nvidia{at}").symlink_to("/dev/null")
         (self.folder / "slurm.conf").write_text(self._settings())
-        (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/dev/nvidia[0-1]\n")
+        cards = f"Name=gpu File={self.folder}/dev/nvidia"
+        (self.folder / "gres.conf").write_text(f"NodeName=node[1-2] {cards}[0-1]\nNodeName=node3 {cards}0\n")
         self.run("slurmctld")
-        for node in NODES:
+        for node in (*NODES, OTHER):
             self.run("slurmd", "-N", node, "-d", f"{self.root}/usr/sbin/slurmstepd-wlm")
-        wait_for(lambda: self.run("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * 2, "idle nodes", seconds=30)
+        words = ("sinfo", "-h", "-N", "-p", "all", "-o", "%T")
+        wait_for(lambda: self.run(*words).split() == ["idle"] * 3, "idle nodes", seconds=30)
 
     def stop(self) -> None:
         """End the daemons."""
@@ -136,7 +139,14 @@ GresTypes=gpu
 PlugStackConfig={folder}/none.conf
 SlurmdParameters=config_overrides
 NodeName=DEFAULT CPUs=4 RealMemory=2000 State=UNKNOWN
-{nodes}PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+{nodes}NodeName={OTHER} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} Gres=gpu:1 CPUs=2
+PartitionName=all Nodes=ALL MaxTime=INFINITE State=UP PreemptMode=OFF
+PartitionName=main Nodes=node[1-2] Default=YES MaxTime=INFINITE State=UP PreemptMode=OFF
+# A job of `high` takes the nodes of one of `low`, whose ranks get SIGTERM that long before.
+PartitionName=low Nodes=node[1-2] MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60 PreemptMode=REQUEUE
+PartitionName=high Nodes=node[1-2] MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
 

@@ -21,7 +21,11 @@ NAMES = (
 
 
 def main(mode: str) -> None:
-    """Do as told: `add`, `tell`, `wait` (for ever, whatever signal comes) or `once` (wait in the first start only)."""
+    """Do as told.
+
+    `add`, `tell`, `wait` (for ever, whatever signal comes), `once` (wait in the first start only) or `stop` (in the
+    first start wait to be asked, as a training rank does at the boundary of a step).
+    """
     die_with_parent()
     body = {name: os.environ.get(name) for name in NAMES}
     body["addresses"] = [item.address for found in psutil.net_if_addrs().values() for item in found]
@@ -44,8 +48,19 @@ def main(mode: str) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while True:
             time.sleep(1)
-    if body["RANK"] == "0":
+    if mode == "stop" and restart == "0":
+        wait_to_be_asked()
+        Path("summary.json").write_text(json.dumps({"status": "stopped", "steps": 1, "planned_steps": 2}, indent=2))
+    elif body["RANK"] == "0":
         Path("summary.json").write_text(json.dumps({"status": "done"}, indent=2))
+
+
+def wait_to_be_asked() -> None:
+    """Return after SIGTERM, or when the stop file is there."""
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: asked.append(number))
+    while not asked and not Path("stop").exists():
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":

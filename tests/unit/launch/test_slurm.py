@@ -52,6 +52,7 @@ ALL = SlurmOptions(
     signal_seconds=300,
     max_requeues=3,
 )
+MODULES = {"measure": "orchestrator.slurm_node", "compare": "orchestrator.slurm_check"}
 
 
 def build(spec: LaunchSpec = CPU, options: SlurmOptions | None = None, **more: Any) -> Request:
@@ -63,23 +64,23 @@ def script(request: Request) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "spec", "options", "attempt"),
+    ("name", "spec", "options", "more"),
     [
-        ("cpu", CPU, SlurmOptions(), 1),
-        ("gpu_all", GPU, ALL, 4),
-        ("pyxis", GPU, SlurmOptions(container="nvcr.io/nvidia/pytorch:26.01", mounts=("/data:/data",)), 1),
-        ("apptainer", GPU, SlurmOptions(container="/a.sif", container_runtime=ContainerRuntime.apptainer), 1),
+        ("cpu", CPU, SlurmOptions(), {}),
+        ("gpu_all", GPU, ALL, {"first_attempt": 4, **MODULES}),
+        ("pyxis", GPU, SlurmOptions(container="nvcr.io/nvidia/pytorch:26.01", mounts=("/data:/data",)), MODULES),
+        ("apptainer", GPU, SlurmOptions(container="/a.sif", container_runtime=ContainerRuntime.apptainer), {}),
     ],
 )
-def test_whole_scripts(name: str, spec: LaunchSpec, options: SlurmOptions, attempt: int) -> None:
-    request = build(spec, options, first_attempt=attempt)
+def test_whole_scripts(name: str, spec: LaunchSpec, options: SlurmOptions, more: dict[str, Any]) -> None:
+    request = build(spec, options, **more)
     assert script(request) == (GOLDEN / f"{name}.sbatch").read_text()
     assert subprocess.run(["bash", "-n"], input=script(request), text=True, check=False).returncode == 0
 
 
 def test_the_request() -> None:
     request = build()
-    described, batch = request.files
+    described, batch, exports = request.files
     assert batch == FileToWrite(path="/runs/a/launch/job.sbatch", text=batch.text, mode=0o755)
     assert replace(request, files=()) == Request(
         argv=("sbatch", "--parsable", "/runs/a/launch/job.sbatch"),
@@ -88,6 +89,10 @@ def test_the_request() -> None:
         log_path="/runs/a/logs/sbatch.log",
         backend=Backend.slurm,
     )
+    assert exports.path == "/runs/a/launch/exports.sh"
+    # Identity and placement in any case, the rest only where the user has not set it.
+    assert "export CUDA_VISIBLE_DEVICES=''\n" in exports.text
+    assert "[ -n \"${PYTORCH_ALLOC_CONF+set}\" ] || export PYTORCH_ALLOC_CONF='a:b c'\n" in exports.text
     job = loads(described.text)
     assert (described.path, job.ports) == ("/runs/a/launch/a-1.json", ())  # by the number of the job
     assert [part.name for part in job.parts] == ["", ""]
@@ -148,6 +153,21 @@ def test_all_problems_come_at_once() -> None:
     with pytest.raises(LaunchError) as caught:
         SlurmOptions(partition="$A", account="$B", time="x")
     assert all(word in caught.value.found for word in ("partition", "account", "time"))
+
+
+def test_nodes_are_looked_at_before_rows_and_ranks_only_where_asked_for() -> None:
+    lines = script(build(**MODULES)).splitlines()
+    steps = [line.split(" -m ")[1] for line in lines if line.lstrip().startswith("step srun")]
+    assert steps == [
+        'orchestrator.slurm_node /runs/a "$ATTEMPT"',
+        'orchestrator.slurm_check /runs/a /runs/a/launch/a-1.json "$ATTEMPT"',
+        "orchestrator.train.prepare /runs/a/plan.json",
+        "launch.on_host /runs/a/launch/a-1.json",
+    ]
+    assert lines.index(". /runs/a/launch/exports.sh") > next(
+        at for at, line in enumerate(lines) if "slurm_check" in line
+    )
+    assert "slurm_check" not in script(build())
 
 
 def test_an_own_template() -> None:

@@ -14,6 +14,8 @@ from orchestrator.config import (
     AdapterConfig,
     BatchConfig,
     Checkpointing,
+    Compress,
+    CompressConfig,
     DataConfig,
     Engine,
     EngineConfig,
@@ -83,6 +85,7 @@ def _instances(draw: st.DrawFn) -> Asked:
         adapter=AdapterConfig(rank=draw(st.sampled_from([8, 64, 256]))),
         optimizer=OptimizerConfig(name=draw(st.sampled_from([Optimizer.adamw, Optimizer.adamw_8bit, Optimizer.auto]))),
         checkpointing=draw(st.sampled_from([Checkpointing.auto, Checkpointing.auto, Checkpointing.full])),
+        compress=CompressConfig(name=Compress.none),  # the trial below sends dense gradients
     )
     shape = {
         "model_type": "llama",

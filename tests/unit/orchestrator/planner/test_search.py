@@ -290,9 +290,15 @@ def test_offload_is_searched_where_it_is_open(plan_for: Planner) -> None:
     found = plan_for("8b", "2x24gb-pcie", engine=EngineConfig(name=Engine.zero3), devices=2).ranked
     places = {choice.strategy.zero3.offload_param for choice in found if choice.strategy.zero3 is not None}
     assert places == {Offload.none, Offload.cpu}
-    nvme = EngineConfig(name=Engine.zero3, nvme_path="/fast")
-    more = plan_for("8b", "2x24gb-pcie", engine=nvme, devices=2).ranked
-    assert Offload.nvme in {c.strategy.zero3.offload_param for c in more if c.strategy.zero3 is not None}
     fixed = EngineConfig(name=Engine.zero3, offload_param=Offload.cpu)
     only = plan_for("8b", "2x24gb-pcie", engine=fixed, devices=2).ranked
     assert {c.strategy.zero3.offload_param for c in only if c.strategy.zero3 is not None} == {Offload.cpu}
+
+
+def test_what_fits_nearer_is_not_offloaded(plan_for: Planner) -> None:
+    plan = plan_for("8b", "2x24gb-pcie")
+    assert any("fit with the base nearer" in entry.reason for entry in plan.rejected)
+    nvme = EngineConfig(name=Engine.zero3, nvme_path="/fast")
+    asked = replace(nvme, offload_param=Offload.nvme)
+    forced = plan_for("8b", "2x24gb-pcie", engine=asked, devices=2).ranked
+    assert {c.strategy.zero3.offload_param for c in forced if c.strategy.zero3 is not None} == {Offload.nvme}
