@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -11,6 +12,7 @@ from topology.collectives import Collective, check_size
 from topology.errors import TopologyError
 from topology.graph import UNIT_BYTES_PER_SECOND, Graph, LinkClass
 from topology.routing.all_to_all import direct
+from topology.routing.bound import bound
 from topology.routing.cost import Cost, cost_of
 from topology.routing.double_tree import double_tree
 from topology.routing.flow_routes import flow_based, flow_direct
@@ -26,6 +28,7 @@ from topology.schedule import Schedule
 
 Builder = Callable[[Graph, Collective], Schedule]
 MOST_DEVICES: Final = 128  # of an explicit schedule
+_SAME: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +129,26 @@ def menu(
         raise TopologyError(asked="explicit schedules", found=found, remedy=f"use at most {MOST_DEVICES}")
     software = software or software_of(graph)
     ways = [way for way in _ways(collective, software.name) if search or not way.searches]
-    entries = [entry for way in ways if (entry := _entry(graph, collective, way, software))]
+    entries: list[Entry] = []
+    for way in ways:
+        if way.searches and _is_found(graph, collective, entries):
+            continue
+        entry = _entry(graph, collective, way, software)
+        entries += [] if entry is None else [entry]
     switch = nvls_of(graph) if collective is Collective.all_reduce else None
     if switch is not None:
         trees = next((entry.schedule for entry in entries if entry.algorithm == "double tree"), None)
         entries.append(_nvls_entry(graph, switch, software, trees))
     return tuple(entries)
+
+
+def _is_found(graph: Graph, collective: Collective, entries: Sequence[Entry]) -> bool:
+    """Whether two devices exchange at the bound already: trees between them are that exchange, searched for long."""
+    if graph.size > 2 or collective is Collective.all_to_all:  # noqa: PLR2004
+        return False
+    least = float(bound(graph, collective).seconds_per_byte)
+    known = [entry.raw_seconds_per_byte for entry in entries if entry.raw_seconds_per_byte is not None]
+    return min(known, default=math.inf) <= least * (1 + _SAME)
 
 
 def _entry(graph: Graph, collective: Collective, way: _Way, software: Software) -> Entry | None:
