@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 
 from launch.parent_death import die_with_parent
+from launch.srun_rank import variables_of_srun
 from orchestrator.errors import ExitCode, Problem, UserError
 from orchestrator.planner.plan import Plan, loads
 
@@ -96,6 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run this rank to its end; torchrun turns any other code than 0 into a failed run."""
     die_with_parent()
     arguments = sys.argv[1:] if arguments is None else arguments
+    os.environ |= variables_of_srun(os.environ)
     try:
         path = plan_path(arguments)
         plan = read_plan(path)

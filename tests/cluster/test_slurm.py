@@ -236,3 +236,16 @@ def at_a_terminal(words: list[str], env: dict[str, str], cwd: Path, *, answer: s
         process.kill()
         process.wait()
         os.close(ours)
+
+
+def test_tasks_of_srun_are_ranks(slurm: Any, tmp_path: Path, command: Callable[..., list[str]]) -> None:
+    """Without any launcher: rank, size and the meeting point come from SLURM's own variables."""
+    run_dir = tmp_path / "run"
+    few = ("batch.max_steps=1", "batch.global=4", "data.max_rows=40", "data.max_eval_rows=2", "checkpoint.every=0")
+    words = command("plan", "experiment=demo", "devices=2", *few, f"run_dir={run_dir}")
+    subprocess.run(words, env=slurm.env, capture_output=True, check=True, timeout=60)
+    worker = (sys.executable, "-m", "orchestrator.train.worker", str(run_dir / "plan.json"))
+    # The lab's nodes have names that nothing resolves.
+    slurm.run("srun", "-N2", "-n2", "--export=ALL,MASTER_ADDR=127.0.0.1,PYTHONSAFEPATH=1", *worker, timeout=200)
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["status"], summary["world_size"]) == ("done", 2)
