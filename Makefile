@@ -39,8 +39,9 @@ lint: setup
 unit: setup
 	$(BIN)/python -m pytest -n auto --dist worksteal tests/unit
 
+# Two at once, on any machine: most of the time is imports of many ranks, and more at once would need much memory.
 integration: setup
-	$(BIN)/python -m pytest tests/integration
+	$(BIN)/python -m pytest -n 2 --dist loadscope tests/integration
 
 # SLURM is unpacked into the user's cache and needs no root; what a machine cannot do is skipped with the reason.
 cluster: setup

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from launch.spec import RESERVED_NAMES, RUN_MARK, DeviceKind, LaunchSpec
 
-__all__ = ["Override", "build", "merge", "world"]
+__all__ = ["THREADS", "Override", "build", "merge", "world"]
+
+THREADS = "OMP_NUM_THREADS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +30,16 @@ class Override:
 
 
 def build(spec: LaunchSpec) -> tuple[tuple[str, str], ...]:
-    """Variables for every rank, sorted by name. `spec.env` replaces a default of the same name."""
+    """Variables for every rank, sorted by name. `spec.env` replaces a default of the same name.
+
+    Threads that differ by host are not among them: a host would take them for what the user has set.
+    """
     values = {
         # A launch/ or topology/ folder in the working directory must not shadow the installed packages.
         "PYTHONSAFEPATH": "1",
         # A killed rank's last lines are the ones that matter.
         "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": str(spec.threads_per_process),
+        **_threads(spec),
         # The tokenizer's thread pool does not survive the fork of a data loader.
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -73,6 +78,11 @@ def merge(
         if name in users and users[name] != value
     )
     return {**values, **users, **{override.name: override.kept for override in overrides}}, overrides
+
+
+def _threads(spec: LaunchSpec) -> dict[str, str]:
+    found = {share.threads or spec.threads_per_process for share in spec.shares}
+    return {THREADS: str(found.pop())} if len(found) == 1 else {}
 
 
 def _device_values(spec: LaunchSpec) -> dict[str, str]:

@@ -65,6 +65,8 @@ class HostShare:
     processes: int
     device_ids: tuple[str, ...] = ()
     """UUIDs on that host, in the order of its ranks; empty: its first devices."""
+    threads: int | None = None
+    """CPU threads of each rank there, where hosts differ; None: those of the spec."""
 
     @property
     def address(self) -> str:
@@ -160,6 +162,9 @@ class LaunchSpec:
             value = getattr(self, field)
             if value < 1:
                 yield f"{field} = {value}", f"give {field} of at least 1"
+        for host in self.hosts:
+            if host.threads is not None and host.threads < 1:
+                yield f"{host.threads} threads for a rank of host {host.name!r}", "give at least 1, or None"
         if self.master_port is not None and not 1 <= self.master_port <= _MAX_PORT:
             yield f"master_port = {self.master_port}", f"give a port in 1..{_MAX_PORT}, or None"
 

@@ -1,17 +1,15 @@
-"""What a launch reads besides the plan: hostfile, template, the options of a batch job; and errors that ranks tell."""
+"""What a launch reads besides the plan: template, the options of a batch job; and errors that ranks tell."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import fields
-from pathlib import Path
 
-from launch.errors import LaunchError
 from launch.facts import ERROR_PREFIX
-from launch.hosts import NamedHost, parse_hostfile
 from launch.slurm_options import ContainerRuntime, SlurmOptions
 from orchestrator.config import Backend, LaunchConfig
 from orchestrator.errors import ExitCode, Problem, UserError
+from orchestrator.named_hosts import as_user_error, named_hosts, text_of
 
 __all__ = [
     "ERROR_PREFIX",
@@ -47,25 +45,9 @@ def check_keys(launch: LaunchConfig) -> None:
         raise UserError(Problem(where=keys, found=f"launch={launch.backend.value} does not use them", remedy=remedy))
 
 
-def named_hosts(launch: LaunchConfig) -> tuple[NamedHost, ...]:
-    """Return the hosts that the user names, in `launch.hosts` or in a file.
-
-    Raises:
-        UserError: both are given, or the file cannot be read.
-        LaunchError: the file is no hostfile.
-    """
-    hosts = () if launch.hosts == _NONE else launch.hosts
-    if hosts and launch.hostfile:
-        found = f"found {', '.join(hosts)} and launch.hostfile={launch.hostfile}"
-        raise UserError(Problem(where="launch.hosts", found=found, remedy="Give one of the two."))
-    if launch.hostfile:
-        return parse_hostfile(_text(launch.hostfile, "launch.hostfile"), launch.hostfile)
-    return tuple(NamedHost(name=name) for name in hosts)
-
-
 def template_text(launch: LaunchConfig) -> str:
     """Return the user's template, or an empty text for ours."""
-    return _text(launch.template, "launch.template") if launch.template else ""
+    return text_of(launch.template, "launch.template") if launch.template else ""
 
 
 def slurm_options(launch: LaunchConfig) -> SlurmOptions:
@@ -99,11 +81,6 @@ def slurm_options(launch: LaunchConfig) -> SlurmOptions:
     )
 
 
-def as_user_error(error: LaunchError) -> UserError:
-    """Say an error of `launch` in the words of this package."""
-    return UserError(Problem(where=error.asked, found=error.found, remedy=error.remedy))
-
-
 def told_error(line: str) -> UserError | None:
     """Return the user's error that a rank or a host tells in a line of its output."""
     if not line.startswith(ERROR_PREFIX):
@@ -124,13 +101,3 @@ def joined_errors(errors: list[UserError]) -> UserError:
 
 def _listed(values: tuple[str, ...]) -> tuple[str, ...]:
     return () if values == _NONE else values
-
-
-def _text(path: str, key: str) -> str:
-    try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, RuntimeError) as error:
-        found = getattr(error, "strerror", None) or str(error)
-        raise UserError(
-            Problem(where=f"{key}={path}", found=found, remedy="Give a text file that can be read.")
-        ) from error

@@ -132,8 +132,8 @@ def launch_spec(
     ids = strategy.device_ids[: strategy.processes_per_node]
     is_batch = launch.backend.value == Backend.slurm.value
     hosts = _hosts(plan, topology, named)
-    if is_batch:  # its nodes and their devices are SLURM's to choose
-        hosts = tuple(replace(host, name="", device_ids=()) for host in hosts)
+    if is_batch:  # its nodes and their devices are SLURM's to choose, and each GPU brings equally many cores
+        hosts = tuple(replace(host, name="", device_ids=(), threads=None if is_gpu else host.threads) for host in hosts)
     spec = LaunchSpec(
         module=WORKER,
         args=(str(PurePath(run_dir) / "plan.json"),),
@@ -165,6 +165,8 @@ def _hosts(plan: Plan, topology: Topology | None, named: Sequence[NamedHost]) ->
         if nodes not in {0, strategy.num_nodes}:
             found = f"found {nodes}, the plan is for {strategy.num_nodes}"
             raise UserError(Problem(where="launch.nodes", found=found, remedy="Leave it out, or plan with nodes=N."))
+        if plan.device_kind == "cpu":  # what has no rank is left out, as where ranks are spread over hosts
+            named = named[: strategy.num_nodes]
         return _planned_hosts(strategy, topology, named)
     if nodes > 1:
         named = [NamedHost(name="")] * nodes
@@ -182,10 +184,9 @@ def _hosts(plan: Plan, topology: Topology | None, named: Sequence[NamedHost]) ->
 
 def _planned_hosts(strategy: Strategy, topology: Topology | None, named: Sequence[NamedHost]) -> tuple[HostShare, ...]:
     host_of = {} if topology is None else {device.id: device.host for device in topology.devices}
-    per_node = strategy.processes_per_node
     groups: dict[str, list[str]] = {}
     for rank, device in enumerate(strategy.device_ids):
-        groups.setdefault(host_of.get(device, str(rank // per_node)), []).append(device)
+        groups.setdefault(host_of.get(device, str(strategy.host_of(rank))), []).append(device)
     if named and len(named) != len(groups):
         found = f"{len(named)} named, the plan is for {len(groups)}: {', '.join(groups)}"
         remedy = "Name as many hosts as were planned for, in that order."
@@ -200,7 +201,11 @@ def _planned_hosts(strategy: Strategy, topology: Topology | None, named: Sequenc
     if full:
         remedy = "Raise the slots, or plan for fewer devices (devices=N)."
         raise UserError(Problem(where="launch.hostfile", found=f"too few slots: {', '.join(full)}", remedy=remedy))
-    return tuple(HostShare(name=host.name, processes=len(ids), device_ids=_uuids(ids, topology)) for host, ids in pairs)
+    threads: Sequence[int | None] = strategy.uneven_threads or [None] * len(pairs)
+    return tuple(
+        HostShare(name=host.name, processes=len(ids), device_ids=_uuids(ids, topology), threads=own)
+        for (host, ids), own in zip(pairs, threads, strict=True)
+    )
 
 
 def _uuids(ids: Sequence[str], topology: Topology | None) -> tuple[str, ...]:

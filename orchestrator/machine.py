@@ -6,10 +6,11 @@ from pathlib import Path
 
 from orchestrator.config import NetworkKind, RunConfig
 from orchestrator.errors import Problem, UserError
+from orchestrator.named_hosts import named_hosts
 from topology.errors import TopologyError
 from topology.judge import judged
 from topology.model import Topology
-from topology.network import NetworkSpec, network_from_json
+from topology.network import NetworkSpec, network_from_json, repeated
 from topology.probe import MachineReadings, assemble, probe_host, read_machine, read_topology
 from topology.units import GB
 
@@ -17,8 +18,13 @@ _FILE_SUFFIXES = frozenset({".json", ".txt", ".xml", ".log"})
 
 
 def machine_to_plan_for(config: RunConfig) -> Topology:
-    """The machine, with the memory that a matrix of links alone does not tell."""
+    """The machine, with the memory that a matrix of links alone does not tell.
+
+    CPU hosts that the user names are taken to be like the one that is described.
+    """
     machine = machine_of(config)
+    if not machine.gpus and len(machine.hosts) == 1:
+        machine = repeated(machine, len(named_hosts(config.launch)) or 1, network_of(config))
     silent = [device.id for device in machine.devices if device.memory_bytes is None]
     silent += [host.name for host in machine.hosts if host.memory_bytes is None]
     if silent:
@@ -42,7 +48,9 @@ def machine_of(config: RunConfig) -> Topology:
     try:
         if chosen.path:
             return _enough(_described(config), config)
-        return _drawn(chosen.preset, config) if chosen.preset else probe_host()
+        if chosen.preset:
+            return _drawn(chosen.preset, config)
+        return _enough(probe_host(), config)
     except TopologyError as error:
         where = f"topology={chosen.path or chosen.preset or 'probe'}"
         remedy = f"{error.remedy[:1].upper()}{error.remedy[1:]}."
@@ -50,6 +58,8 @@ def machine_of(config: RunConfig) -> Topology:
 
 
 def _enough(found: Topology, config: RunConfig) -> Topology:
+    if not found.gpus and len(found.hosts) == 1:  # CPU hosts are taken to be alike
+        return repeated(found, config.nodes, network_of(config))
     if config.nodes > len(found.hosts):
         described = f"{config.nodes} hosts asked for, {len(found.hosts)} described"
         remedy = "Give a folder with a description of each, or a drawn machine (topology=dgx_h100 nodes=16)"

@@ -10,6 +10,7 @@ from orchestrator.engines.gather_route import with_gather_route
 from orchestrator.engines.gradient_route import with_gradient_route
 from orchestrator.inputs import Inputs
 from orchestrator.measure.use import measured_software
+from orchestrator.named_hosts import ranks_of_hosts
 from orchestrator.planner.build import make_plan
 from orchestrator.planner.plan import Plan
 
@@ -25,6 +26,7 @@ def plan_of(config: RunConfig, inputs: Inputs, run_id: str, environ: Mapping[str
     """
     topology = inputs.topology
     known = choose_calibration(config.calibration, topology, environ)
-    plan = make_plan(config, topology, inputs.model, inputs.data, run_id, known)
+    counts = ranks_of_hosts(config, topology)
+    plan = make_plan(config, topology, inputs.model, inputs.data, run_id, known, counts)
     plan = with_gradient_route(plan, topology, known.calibration, measured_software)
     return with_gather_route(plan, topology, known.calibration, measured_software)

@@ -56,7 +56,7 @@ def build(spec: LaunchSpec) -> Request:
 
 def _part(spec: LaunchSpec, at: int) -> HostPart:
     share = spec.shares[at]
-    env = {**several.device_env(share), "LOCAL_WORLD_SIZE": str(share.processes)}
+    env = {**several.host_env(spec, share), "LOCAL_WORLD_SIZE": str(share.processes)}
     return HostPart(
         name=share.name,
         processes=share.processes,

@@ -11,7 +11,7 @@ from launch.host_job import HostJob, HostPart, candidate_ports, dumps
 from launch.request import FileToWrite, Request
 from launch.spec import Backend, DeviceKind, HostShare, LaunchSpec
 
-__all__ = ["Part", "build", "hostfile", "job_of", "job_path"]
+__all__ = ["Part", "build", "host_env", "hostfile", "job_of", "job_path"]
 
 Part = Callable[[LaunchSpec, int], HostPart]
 """What a launcher makes of the host of that number."""
@@ -64,9 +64,12 @@ def job_path(spec: LaunchSpec) -> str:
     return f"{_folder(spec)}/{spec.name}.json"
 
 
-def device_env(share: HostShare) -> dict[str, str]:
-    """Name the devices of a host, where they are known."""
-    return {"CUDA_VISIBLE_DEVICES": ",".join(share.device_ids)} if share.device_ids else {}
+def host_env(spec: LaunchSpec, share: HostShare) -> dict[str, str]:
+    """Variables of one host alone: its devices, where they are known, and threads, where hosts differ."""
+    values = {"CUDA_VISIBLE_DEVICES": ",".join(share.device_ids)} if share.device_ids else {}
+    if share.threads is not None and environment.THREADS not in dict(spec.env):
+        values[environment.THREADS] = str(share.threads)
+    return values
 
 
 def hostfile(spec: LaunchSpec) -> str:

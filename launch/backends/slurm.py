@@ -77,13 +77,8 @@ def default_template() -> str:
 
 
 def _check(spec: LaunchSpec) -> None:
-    counts = sorted({share.processes for share in spec.shares})
     named = [share.name for share in spec.shares if share.name]
     problems = []
-    if len(counts) > 1 and spec.device_kind is DeviceKind.gpu:
-        problems.append(
-            (f"hosts with {counts} GPUs", "one job asks for the same number on each node: plan for equal hosts")
-        )
     if named:
         problems.append((f"hosts named {', '.join(named)}", "SLURM chooses the nodes: use launch.nodelist"))
     if not is_plain(spec.run_dir) or "%" in spec.run_dir:
@@ -102,13 +97,15 @@ def _values(
     spec: LaunchSpec, options: SlurmOptions, modules: tuple[str, str, str], first_attempt: int
 ) -> dict[str, Any]:
     """What a template may use; texts of commands are quoted for the shell."""
-    cpus = options.cpus or spec.threads_per_process * spec.processes_per_node
+    cpus = _cpus(spec, options)
     nodes = len(spec.shares)
     inside, (prepare, measure, compare) = _inside(spec, options), modules
-    srun = ("srun", "--ntasks-per-node=1", f"--cpus-per-task={cpus}", *inside[0])
+    srun = ("srun", "--ntasks-per-node=1", *((f"--cpus-per-task={cpus}",) if cpus else ()), *inside[0])
     python = (*inside[1], spec.python)
     ranks = (*python, "-P", "-u", "-m", "launch.on_host", several.job_path(spec))
     rows = (*python, "-P", "-u", "-m", prepare, *spec.args)
+    # GPUs of the whole job cannot be on one node: a step there asks for none.
+    one = (*srun, "--nodes=1", "--ntasks=1", *(("--gres=none",) if _total_gpus(spec, options) else ()))
     look = (*python, "-P", "-u", "-m", measure, spec.run_dir)
     judge = (*python, "-P", "-u", "-m", compare, spec.run_dir, several.job_path(spec))
     return {
@@ -119,9 +116,9 @@ def _values(
         "exports": _exports(spec),
         "exports_file": shlex.quote(exports_path(spec)),
         "setup": _setup(options),
-        "prepare": shlex.join((*srun, "--nodes=1", "--ntasks=1", *rows)),
+        "prepare": shlex.join((*one, *rows)),
         "measure": shlex.join((*srun, f"--nodes={nodes}", *look)) if measure else "",
-        "compare": shlex.join((*srun, "--nodes=1", "--ntasks=1", *judge)) if compare else "",
+        "compare": shlex.join((*one, *judge)) if compare else "",
         # A node whose agent fails must not leave the others waiting; lines come as they are written.
         "ranks": shlex.join((*srun, f"--nodes={nodes}", "--kill-on-bad-exit=1", "--unbuffered", *ranks)),
         "first_attempt": first_attempt,
@@ -133,7 +130,8 @@ def _values(
 
 
 def _directives(spec: LaunchSpec, options: SlurmOptions, cpus: int) -> tuple[str, ...]:
-    gpus = spec.processes_per_node if spec.device_kind is DeviceKind.gpu else 0
+    total = _total_gpus(spec, options)
+    gpus = spec.processes_per_node if spec.device_kind is DeviceKind.gpu and not total else 0
     pattern = "%A_%a" if options.array else "%j"
     asked = (
         ("job-name", options.job_name or spec.name),
@@ -142,8 +140,10 @@ def _directives(spec: LaunchSpec, options: SlurmOptions, cpus: int) -> tuple[str
         ("open-mode", "append"),
         ("nodes", str(len(spec.shares))),
         ("ntasks-per-node", "1"),
-        ("cpus-per-task", str(cpus)),
+        ("cpus-per-task", str(cpus) if cpus else ""),
         ("gres", options.gres or (f"gpu:{gpus}" if gpus else "")),
+        ("gpus", str(total) if total else ""),
+        ("cpus-per-gpu", "" if cpus else str(spec.threads_per_process)),
         ("mem", options.memory),
         ("time", options.time),
         ("partition", options.partition),
@@ -161,6 +161,19 @@ def _directives(spec: LaunchSpec, options: SlurmOptions, cpus: int) -> tuple[str
     )
     flags = ("--exclusive",) if options.exclusive else ()
     return (*(f"--{name}={value}" for name, value in asked if value), *flags, "--requeue", *options.extra)
+
+
+def _cpus(spec: LaunchSpec, options: SlurmOptions) -> int:
+    """CPUs of each node; 0 where each GPU brings its own, for a node with fewer GPUs may have fewer CPUs, too."""
+    if not options.cpus and _total_gpus(spec, options):
+        return 0
+    return options.cpus or max((share.threads or spec.threads_per_process) * share.processes for share in spec.shares)
+
+
+def _total_gpus(spec: LaunchSpec, options: SlurmOptions) -> int:
+    """GPUs of the job where its nodes have unequal numbers; 0 where each has the same, or the user says otherwise."""
+    is_uneven = len({share.processes for share in spec.shares}) > 1
+    return spec.world_size if is_uneven and spec.device_kind is DeviceKind.gpu and not options.gres else 0
 
 
 def _exports(spec: LaunchSpec) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ def part(spec: LaunchSpec, at: int) -> HostPart:
         "--local-addr": LOCAL,
         **_ends(f"{logs_dir(spec)}/host{at}", shows_rank_0=at == 0),
     }
-    env = {**dict([_NO_PREFIX]), **several.device_env(share)}
+    env = {**dict([_NO_PREFIX]), **several.host_env(spec, share)}
     own = {name for name, _ in spec.env}
     return HostPart(
         name=share.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from orchestrator.calibration_file import Chosen
@@ -18,7 +19,7 @@ from orchestrator.planner.layers import layer_trades
 from orchestrator.planner.measured import CalibrationUse, rates_used
 from orchestrator.planner.plan import Choice, Plan, Rejection, Workload
 from orchestrator.planner.points import derivation_of
-from orchestrator.planner.rates import cores_of
+from orchestrator.planner.rates import cores_of, host_share_bytes
 from orchestrator.planner.reasons import reasons_for
 from orchestrator.planner.solve import Asked, Solution, solve
 from orchestrator.planner.stacked_experts import unpacked_experts
@@ -46,15 +47,20 @@ def make_plan(
     data: DataStats,
     run_id: str,
     calibration: Chosen | None = None,
+    counts: tuple[int, ...] = (),
 ) -> Plan:
     """Plan the run, with what was measured in the place of tables where there is a calibration.
+
+    `counts` are the ranks of each host, where the user's hostfile tells them.
 
     Raises:
         UserError: what was asked for is not there (devices, module names), or contradicts itself.
         NothingFits: no strategy fits; it carries the reason of every rejection and the cheapest ways out.
     """
     known = calibration or Chosen()
-    asked = Asked(config=config, topology=topology, model=model, data=data, calibration=known.calibration)
+    asked = Asked(
+        config=config, topology=topology, model=model, data=data, calibration=known.calibration, counts=counts
+    )
     solution = solve(asked)
     job, found = solution.job, solution.found
     config, settled = job.config, replace(asked, config=job.config)
@@ -136,6 +142,8 @@ def describe_world(world: World) -> str:
         f"{count} x {name}" + (f" ({format_bytes(size)})" if mixed else "") for (name, size), count in counts.items()
     )
     (first, smallest), *_ = counts
+    if not world.is_even:
+        return _unequal_hosts(world, named)
     hosts = ", ".join(host.name for host in world.hosts[:_SHOWN_HOSTS])
     if len(world.hosts) > _SHOWN_HOSTS:
         hosts = f"{len(world.hosts)} hosts ({hosts}, ...)"
@@ -147,6 +155,22 @@ def describe_world(world: World) -> str:
         return f"{hosts}: {cards}, {cores} cores, {memory} of host memory free{each}"
     ranks = "1 CPU rank" if world.size == 1 else f"{world.size} CPU ranks"
     return f"{hosts}: {ranks} on {cores} cores ({first}), {memory} of host memory free"
+
+
+def _unequal_hosts(world: World, named: str) -> str:
+    counts = world.ranks_per_host
+    shown = [f"{host.name} ({count})" for host, count in zip(world.hosts, counts, strict=True)][:_SHOWN_HOSTS]
+    hosts = ", ".join(shown)
+    if len(counts) > len(shown):
+        hosts = f"{len(counts)} hosts ({hosts}, ...)"
+    cores = sorted({cores_of(host) for host in world.hosts})
+    free = sorted({host_share_bytes(host, 1) for host in world.hosts})
+    told = f"{_from_to(cores, str)} cores, {_from_to(free, format_bytes)} of host memory free each"
+    return f"{hosts}: {named if world.is_gpu else f'{world.size} CPU ranks'}, {told}"
+
+
+def _from_to(values: Sequence[int], text: Callable[[int], str]) -> str:
+    return text(values[0]) if len(values) == 1 else f"{text(values[0])} to {text(values[-1])}"
 
 
 def _warnings(job: Job, best: Point, arithmetic: Arithmetic, data: DataStats) -> tuple[str, ...]:

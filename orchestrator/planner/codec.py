@@ -8,7 +8,11 @@ import typing
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
+
+ADDED: Final = MappingProxyType({"added": True})
+"""Metadata of a field with a default that older files do not have: written only where it says something."""
 
 
 class MalformedError(ValueError):
@@ -18,7 +22,12 @@ class MalformedError(ValueError):
 def encode(value: Any) -> Any:  # noqa: ANN401 - any of our values
     """Return `value` as dicts, lists, strings and numbers."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        own = {field: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {
+            field.name: encode(entry)
+            for field, entry in own.items()
+            if field.metadata != ADDED or entry != field.default
+        }
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -69,11 +78,10 @@ def _mapping(value: Any, path: str) -> Any:  # noqa: ANN401
 
 def _dataclass(hint: Any, value: dict[str, Any], path: str) -> Any:  # noqa: ANN401
     hints = _hints(hint)
-    if set(value) != set(hints):
-        odd = ", ".join(sorted(set(value) ^ set(hints)))
-        msg = f"{path}: keys missing or unknown: {odd}"
+    if odd := (set(value) ^ set(hints)) - (_added(hint) - set(value)):
+        msg = f"{path}: keys missing or unknown: {', '.join(sorted(odd))}"
         raise MalformedError(msg)
-    fields = {name: decode(kind, value[name], f"{path}.{name}") for name, kind in hints.items()}
+    fields = {name: decode(kind, value[name], f"{path}.{name}") for name, kind in hints.items() if name in value}
     return _built(hint, path, **fields)
 
 
@@ -89,6 +97,11 @@ def _built(hint: Any, path: str, *args: Any, **fields: Any) -> Any:  # noqa: ANN
 def _hints(hint: Any) -> dict[str, Any]:  # noqa: ANN401
     known = typing.get_type_hints(hint)
     return {field.name: known[field.name] for field in dataclasses.fields(hint)}
+
+
+@cache
+def _added(hint: Any) -> frozenset[str]:  # noqa: ANN401
+    return frozenset(field.name for field in dataclasses.fields(hint) if field.metadata == ADDED)
 
 
 def _wrong(path: str, value: object, wanted: str) -> MalformedError:

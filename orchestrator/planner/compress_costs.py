@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import gcd
 from typing import Final
 
 from orchestrator.config import Compress, CompressConfig, CompressExchange
@@ -39,6 +40,7 @@ class Wire:
 
     Attributes:
         ranks, hosts: of the world; one host where NVLink joins all.
+        counts: ranks of each host.
         bytes_per_second: bus rate of an all-gather over all ranks.
         alpha_seconds: latency of one collective over all ranks.
         islands: to sum in densely first.
@@ -46,6 +48,7 @@ class Wire:
 
     ranks: int
     hosts: int
+    counts: tuple[int, ...]
     bytes_per_second: float
     alpha_seconds: float
     islands: tuple[Island, ...]
@@ -137,13 +140,14 @@ def wire_of(world: World, machine: Machine) -> Wire:
         Island(ranks=group.ranks, bytes_per_second=group.bytes_per_second, alpha_seconds=group.alpha_seconds)
         for group in world.groups
     ]
-    per_host = world.processes_per_node
+    per_host = gcd(*world.ranks_per_host)  # islands are ranks that follow each other, all equally many
     if not world.is_gpu and hosts > 1 and per_host > 1:
         latency = (per_host - 1) * GLOO_ALPHA_SECONDS.value
         islands.append(Island(ranks=per_host, bytes_per_second=CPU_LINK_RATES[1], alpha_seconds=latency))
     return Wire(
         ranks=world.size,
         hosts=hosts,
+        counts=(world.size,) if hosts == 1 else world.ranks_per_host,
         bytes_per_second=machine.gather_bytes_per_second,
         alpha_seconds=alpha,
         islands=tuple(islands),
@@ -226,8 +230,7 @@ def _bus_bytes(pattern: Pattern, codec: Codec, load: Load, wire: Wire) -> float:
     around = (ranks - 1) / ranks * whole
     direct = around
     if wire.hosts > 1:
-        per_host = ranks // wire.hosts
-        direct = per_host * (ranks - per_host) / ranks * whole
+        direct = max(count * (ranks - count) for count in set(wire.counts)) / ranks * whole
     if pattern.exchange is Exchange.threshold:
         words = load.sent(pattern, codec).across_bytes
         return words * direct / around

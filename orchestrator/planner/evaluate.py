@@ -278,7 +278,7 @@ def _misfit(world: World, ranks: RankClass, memory: Memory) -> Misfit | None:
         return None
     reason = (
         f"needs {format_bytes(phase.host_bytes)} of host memory a rank {when} ({_largest(phase.host_terms)}), has "
-        f"{format_bytes(ranks.host_bytes)} available for each of {world.processes_per_node}: "
+        f"{format_bytes(ranks.host_bytes)} available for each of {world.ranks_beside(ranks.rank)}: "
         f"{format_bytes(missing)} missing"
     )
     return Misfit(reason=reason, missing_bytes=missing)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from orchestrator.estimate.calibration import LINK_EFFICIENCY
 from orchestrator.planner.latency import gather_latency_seconds
@@ -92,7 +93,7 @@ def groups_of(gpus: Sequence[Sequence[Device]], pairs: Sequence[Sequence[Pair]],
     """Return the groups to weigh, the smallest first.
 
     Args:
-        gpus: of each host, in rank order, equally many.
+        gpus: of each host, in rank order. Where hosts have unequal numbers, groups divide each of these.
         pairs: of each host.
         near: islands over several hosts.
     """
@@ -100,8 +101,13 @@ def groups_of(gpus: Sequence[Sequence[Device]], pairs: Sequence[Sequence[Pair]],
 
 
 def _found(gpus: Sequence[Sequence[Device]], pairs: Sequence[Sequence[Pair]], near: Near) -> Iterator[Group]:
-    per_host, hosts = len(gpus[0]), len(gpus)
     alike, wide = alike_hosts(gpus, pairs), _fabric_hosts(gpus, near)
+    counts = {len(some) for some in gpus}
+    if len(counts) > 1:
+        if wide <= 1:
+            yield from _dividing(near, alike, gcd(*counts))
+        return
+    per_host, hosts = len(gpus[0]), len(gpus)
     if hosts > 1 and per_host > 1 and wide <= 1:
         nvlink = all(has_nvlink(some, own) for some, own in alike)
         yield _group("host", per_host, min(_rate(near, [some], own) for some, own in alike), nvlink=nvlink)
@@ -112,6 +118,15 @@ def _found(gpus: Sequence[Sequence[Device]], pairs: Sequence[Sequence[Pair]], ne
     if 1 < wide < hosts and per_host > 1:
         rate = min(_rate(near, gpus[at : at + wide], pairs[at], one_fabric=True) for at in range(0, hosts, wide))
         yield _group("island", wide * per_host, rate, nvlink=True)
+
+
+def _dividing(near: Near, alike: Sequence[tuple[Sequence[Device], Sequence[Pair]]], size: int) -> Iterator[Group]:
+    """Groups of so many ranks, none over two hosts: what all of these hosts can be cut into, and smaller islands."""
+    islands = {_size_of(some, own) for some, own in alike}
+    for each in sorted({size, *(islands if len(islands) == 1 else ())} - {0, 1}):
+        parts = [(some[at : at + each], own) for some, own in alike for at in range(0, len(some), each)]
+        rate = min(_rate(near, [part], own) for part, own in parts)
+        yield _group("island", each, rate, nvlink=all(has_nvlink(part, own) for part, own in parts))
 
 
 def _rate(near: Near, gpus: Sequence[Sequence[Device]], pairs: Sequence[Pair], *, one_fabric: bool = False) -> float:

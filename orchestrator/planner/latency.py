@@ -29,7 +29,7 @@ def gather_latency_seconds(ranks: int, hosts: int, *, nvlink: bool) -> float:
 
     Args:
         ranks: that take part.
-        hosts: they are spread over, equally.
+        hosts: they are spread over.
         nvlink: the ranks of a host are joined by NVLink.
     """
     own = _protocol(nvlink=nvlink)
@@ -41,11 +41,16 @@ def gather_latency_seconds(ranks: int, hosts: int, *, nvlink: bool) -> float:
     return found
 
 
-def reduce_latency_seconds(ranks: int, hosts: int, *, nvlink: bool) -> float:
-    """Latency of an all-reduce: twice around the ring, or up and down a tree, whichever is shorter."""
+def reduce_latency_seconds(ranks: int, hosts: int, *, nvlink: bool, most: int = 0) -> float:
+    """Latency of an all-reduce: twice around the ring, or up and down a tree, whichever is shorter.
+
+    `most` ranks of one host, where these differ: its chain is the longest.
+    """
     own = _protocol(nvlink=nvlink)
     at = _NVLINK if nvlink else _PCIE
     around = own.ring_launch + 2 * ((ranks - hosts) * own.ring_hops[at] + (hosts - 1) * own.ring_hops[_NETWORK])
     levels = math.log2(hosts)
-    up_and_down = own.tree_launch + 2 * ((ranks // hosts - 1) * own.tree_hops[at] + levels * own.tree_hops[_NETWORK])
+    up_and_down = own.tree_launch + 2 * (
+        ((most or ranks // hosts) - 1) * own.tree_hops[at] + levels * own.tree_hops[_NETWORK]
+    )
     return min(around, up_and_down)

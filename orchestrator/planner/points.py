@@ -121,9 +121,7 @@ def label_of(job: Job, point: Point) -> str:
     copy = None if point.way.residency is None else point.way.residency.second_copy
     if point.way.residency is not None and point.way.residency.island is not None:
         copy = point.way.residency.island
-    who = ranks_label(
-        point.way.engine, point.zero3, world.size, len(world.hosts), copy_ranks=1 if copy is None else copy.ranks
-    )
+    who = ranks_label(point.way.engine, point.zero3, world.ranks_per_host, copy_ranks=1 if copy is None else copy.ranks)
     if point.streaming is not None:
         who += f", {cut_label(shares_of(point.place, point.streaming), point.streaming.window)}"
     micro = micro_label(point.micro, point.accumulation)
@@ -150,6 +148,8 @@ def strategy_of(job: Job, point: Point) -> Strategy:
         world_size=world.size,
         processes_per_node=world.processes_per_node,
         num_nodes=len(world.hosts),
+        uneven_ranks=world.uneven_ranks,
+        uneven_threads=world.uneven_threads,
         device_ids=tuple(device.id for device in world.devices),
         shares=place.rows,
         micro=tuple(at[key] for key in zip(place.kinds, place.rows, strict=True)),

@@ -1,4 +1,7 @@
-"""Where so many devices can be had: on one host or several, of one kind or mixed, equally many on each host."""
+"""Where so many devices can be had: on one host or several, of one kind or mixed.
+
+Equally many on each host where that is possible: groups of ranks, and what hosts do at once, are alike then.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from dataclasses import dataclass
 
 from orchestrator.planner.groups import Near
 from orchestrator.planner.picks import nearest
+from orchestrator.planner.ranks import counts_label, is_even
+from orchestrator.planner.spreads import spreads
 from topology.model import Device, Host
 
 # A cluster of many kinds is not worth a look at each, nor are all ways to spread ranks over like hosts.
@@ -16,7 +21,7 @@ _MOST_SPREADS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Equally many devices of each of these hosts (by number), and what to call them."""
+    """Devices of each of these hosts (by number), and what to call them."""
 
     hosts: tuple[int, ...]
     devices: tuple[tuple[Device, ...], ...]
@@ -32,7 +37,17 @@ def kinds_of_hosts(gpus: Sequence[Sequence[Device]]) -> Mapping[object, list[int
 
 
 def selections(near: Near, hosts: Sequence[Host], gpus: Sequence[Sequence[Device]], count: int) -> Iterator[Selection]:
-    """Yield the ways to take `count` devices: few hosts of a kind first, then all hosts."""
+    """Yield the ways to take `count` devices: few hosts of a kind first, then all hosts.
+
+    Hosts take unequal numbers only where no equal ones make up the count.
+    """
+    if count > sum(map(len, gpus)):
+        return
+    equal = tuple(_equal(near, hosts, gpus, count))
+    yield from equal or _unequal(near, hosts, gpus, count)
+
+
+def _equal(near: Near, hosts: Sequence[Host], gpus: Sequence[Sequence[Device]], count: int) -> Iterator[Selection]:
     kinds = kinds_of_hosts(gpus)
     for same in kinds.values():
         own = min(len(gpus[at]) for at in same)
@@ -43,14 +58,22 @@ def selections(near: Near, hosts: Sequence[Host], gpus: Sequence[Sequence[Device
         yield from _on(near, hosts, gpus, tuple(range(len(hosts))), count // len(hosts))
 
 
-def sizes_of(gpus: Sequence[Sequence[Device]]) -> tuple[int, ...]:
-    """All numbers of devices for which `selections` yields something, ascending."""
-    kinds = kinds_of_hosts(gpus)
-    groups = [(len(same), min(len(gpus[at]) for at in same)) for same in kinds.values()]
-    found = {k * own for hosts, most in groups for k in range(1, hosts + 1) for own in range(1, most + 1)}
-    if len(kinds) > 1:
-        found |= {len(gpus) * own for own in range(1, min(map(len, gpus)) + 1)}
-    return tuple(sorted(found))
+def _unequal(near: Near, hosts: Sequence[Host], gpus: Sequence[Sequence[Device]], count: int) -> Iterator[Selection]:
+    firsts = [same[0] for same in kinds_of_hosts(gpus).values()]
+    for counts in spreads([len(devices) for devices in gpus], firsts, count):
+        chosen = tuple(at for at, each in enumerate(counts) if each)
+        yield taken(near, hosts, gpus, {at: counts[at] for at in chosen})
+
+
+def taken(near: Near, hosts: Sequence[Host], gpus: Sequence[Sequence[Device]], counts: Mapping[int, int]) -> Selection:
+    """Take so many devices of each of these hosts, those that gather fastest."""
+    some = tuple(nearest(near, hosts[at].name, gpus[at], each) for at, each in counts.items())
+    each = tuple(counts.values())
+    where = f"{len(each)} hosts{counts_label(each)}"
+    if is_even(each):
+        where = f"each of {len(each)} hosts" if len(each) > 1 else hosts[next(iter(counts))].name
+    total = each[0] if is_even(each) else sum(each)
+    return Selection(hosts=tuple(counts), devices=some, label=f"{total} GPU{'s' if total > 1 else ''} of {where}")
 
 
 def _on(

@@ -30,6 +30,7 @@ class Asked:
     model: ModelShape
     data: DataStats
     calibration: Calibration | None = None
+    counts: tuple[int, ...] = ()  # ranks of each host, where the user says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ def solve(asked: Asked) -> Solution:
         UserError: what was asked for is not there (devices, module names), or contradicts itself.
     """
     config, model, data = asked.config, asked.model, asked.data
-    worlds = with_rank_lists(config, choose_worlds(config, asked.topology, asked.calibration))
+    worlds = with_rank_lists(config, choose_worlds(config, asked.topology, asked.calibration, asked.counts))
     jobs = jobs_of(config, model, data, is_gpu=worlds[0].is_gpu)
     found = search(jobs, worlds)
     closed = tuple(Refused(strategy=entry.choice, reason=entry.reason) for entry in closed_of(config, model, data))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.config import Checkpointing, Engine, Offload, Optimizer, Padding
 from orchestrator.estimate.recomputed import mode_text
 from orchestrator.estimate.setting import Zero3Knobs
+from orchestrator.planner.codec import ADDED
 from orchestrator.planner.compression import CompressionPlan, Kind
 from orchestrator.planner.gradient_route import GradientRoute
+from orchestrator.planner.ranks import counts_label, host_of_rank
 from orchestrator.planner.streamed_plan import StreamedPlan, TierBytes
 
 __all__ = ["Recomputed", "Strategy", "Zero3Extras", "Zero3Knobs"]
@@ -60,7 +62,9 @@ class Strategy:
 
     Attributes:
         engine: who shards what.
-        world_size: ranks; `num_nodes` times `processes_per_node`.
+        world_size: ranks; `num_nodes` times `processes_per_node` where hosts have equally many.
+        processes_per_node: ranks of a host, the most of one where hosts differ.
+        uneven_ranks: of each host, where they differ; empty elsewhere (`ranks_per_host` tells both).
         device_ids: one per rank, rank order (CPU slots may repeat).
         shares: rows of a global batch per rank; they sum to the global batch.
         micro: most rows of one forward pass, per rank.
@@ -70,7 +74,8 @@ class Strategy:
         quant_storage: dtype name under which packed bytes are stored (`uint8`, `bfloat16`, ...).
         recomputed: the layers that `checkpointing` is for; None for all.
         allocator: value of PYTORCH_ALLOC_CONF; empty leaves torch's default.
-        threads_per_process: CPU threads of a rank.
+        threads_per_process: CPU threads of a rank; the fewest of one where hosts differ.
+        uneven_threads: of a rank of each host, where they differ; empty elsewhere.
         zero3: the knobs when `engine` is zero3.
         streamed: the cut of the layers when `engine` is streamed.
         seq_len: tokens a row is cut at.
@@ -107,12 +112,14 @@ class Strategy:
     recomputed: Recomputed | None = None
     compression: CompressionPlan | None = None
     streamed: StreamedPlan | None = None
+    uneven_ranks: tuple[int, ...] = field(default=(), metadata=ADDED)
+    uneven_threads: tuple[int, ...] = field(default=(), metadata=ADDED)
 
     def __post_init__(self) -> None:
         """Reject strategies that no world could run."""
         per_rank = (len(self.device_ids), len(self.shares), len(self.micro))
         rules = (
-            (self.world_size != self.num_nodes * self.processes_per_node, "world_size is not nodes x processes"),
+            *self._host_rules(),
             (
                 set(per_rank) != {self.world_size},
                 f"{per_rank} device ids, shares and micro for {self.world_size} ranks",
@@ -142,6 +149,37 @@ class Strategy:
             msg = "; ".join(problems)
             raise ValueError(msg)
 
+    def _host_rules(self) -> tuple[tuple[bool, str], ...]:
+        counts, threads = self.ranks_per_host, self.uneven_threads
+        known = (len(counts), max(counts, default=0), min(counts, default=0))
+        return (
+            (self.world_size != sum(counts), f"{self.world_size} ranks, but {counts} on the hosts"),
+            (
+                known[:2] != (self.num_nodes, self.processes_per_node) or known[2] < 1,
+                f"{counts} ranks for {self.num_nodes} hosts of {self.processes_per_node} or fewer",
+            ),
+            (len(set(self.uneven_ranks)) == 1, f"equal ranks {self.uneven_ranks} are given as unequal ones"),
+            (
+                bool(threads)
+                and ((len(threads), min(threads)) != (self.num_nodes, self.threads_per_process) or threads[0] < 1),
+                f"threads {threads} for {self.num_nodes} hosts of {self.threads_per_process} or more",
+            ),
+        )
+
+    @property
+    def ranks_per_host(self) -> tuple[int, ...]:
+        """Ranks of each host, in the order of the ranks."""
+        return self.uneven_ranks or (self.processes_per_node,) * self.num_nodes
+
+    def host_of(self, rank: int) -> int:
+        """Number of the host that `rank` runs on."""
+        return host_of_rank(self.ranks_per_host, rank)
+
+    def threads_of(self, rank: int) -> int:
+        """CPU threads of a rank; of one that was not planned for, those that every host has."""
+        planned = self.uneven_threads and rank < self.world_size
+        return self.uneven_threads[self.host_of(rank)] if planned else self.threads_per_process
+
     @property
     def global_batch(self) -> int:
         """Rows per optimizer step over all ranks."""
@@ -153,7 +191,7 @@ class Strategy:
         copy = 1 if self.extras is None else self.extras.hpz_partition_size
         if self.streamed is not None and self.streamed.islands > 1:
             copy = self.streamed.island_size
-        who = ranks_label(self.engine, self.zero3, self.world_size, self.num_nodes, copy_ranks=copy)
+        who = ranks_label(self.engine, self.zero3, self.ranks_per_host, copy_ranks=copy)
         who += "" if self.streamed is None else f", {cut_label(self.streamed.shares, self.streamed.window)}"
         micro = micro_label(self.micro, self.accumulation)
         end = options_label(packing=self.packing, optimizer=self.optimizer)
@@ -168,16 +206,22 @@ class Strategy:
         return mode_text(self.checkpointing, recomputed, layers)
 
 
-def ranks_label(
-    engine: Engine, zero3: Zero3Knobs | None, world_size: int, num_nodes: int, *, copy_ranks: int = 1
-) -> str:
-    """Name engine, ranks and residency of a way to run; `copy_ranks` hold a second copy of the base among them."""
+def ranks_label(engine: Engine, zero3: Zero3Knobs | None, counts: Sequence[int], *, copy_ranks: int = 1) -> str:
+    """Name engine, ranks and residency of a way to run.
+
+    Args:
+        engine: of the way.
+        zero3: its knobs, for that engine.
+        counts: ranks of each host.
+        copy_ranks: ranks that hold a second copy of the base among them.
+    """
+    world_size, num_nodes = sum(counts), len(counts)
     ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
     if num_nodes > 1:
-        ranks += f" of {num_nodes} hosts"
+        ranks += f" of {num_nodes} hosts{counts_label(counts)}"
     offload = "" if zero3 is None else f", {residency_label(zero3.offload_param, zero3.offload_optimizer)}"
     if copy_ranks > 1:
-        host = num_nodes > 1 and copy_ranks == world_size // num_nodes
+        host = num_nodes > 1 and {copy_ranks} == set(counts)
         offload += ", a copy in each " + ("host" if host else f"island of {copy_ranks}")
     return f"{engine.value} on {ranks}{offload}"
 

@@ -9,35 +9,41 @@ from dataclasses import replace
 from orchestrator.calibration_file import Calibration
 from orchestrator.config import Backend, RunConfig
 from orchestrator.errors import Problem, UserError
+from orchestrator.planner.cpu_ranks import cpu_world, fed
 from orchestrator.planner.groups import Near, alike_hosts, groups_of, has_nvlink, near_of
 from orchestrator.planner.picks import fastest_groups, nearest
-from orchestrator.planner.rates import CPU_LINK_RATES, bottleneck, cores_of, link_rates
-from orchestrator.planner.sizes import kinds_of_hosts, selections, sizes_of
-from orchestrator.planner.wires import Wires, measured_links, wires_of
+from orchestrator.planner.ranks import is_even
+from orchestrator.planner.rates import bottleneck, cores_of, link_rates
+from orchestrator.planner.sizes import kinds_of_hosts, selections, taken
+from orchestrator.planner.wires import measured_links, wires_of
 from orchestrator.planner.world import World, device_classes
 from topology.model import Device, DeviceKind, Host, Topology
 
-_CPU_RANKS = 2
 _MOST_THREADS = 8
-_MOST_SIZES = 24  # a message lists
+_MOST_LEVELS = 3
 
 
-def choose_worlds(config: RunConfig, topology: Topology, calibration: Calibration | None = None) -> tuple[World, ...]:
+def choose_worlds(
+    config: RunConfig, topology: Topology, calibration: Calibration | None = None, counts: tuple[int, ...] = ()
+) -> tuple[World, ...]:
     """Return the worlds to choose among, the largest first.
 
     Where the user gives a number of devices, all have that number: on few hosts or many, of one kind or mixed. On
     CPUs there is one. Parts that no estimate could tell apart appear once. Links that a calibration has measured count
-    at what was measured.
+    at what was measured. `counts` are the ranks of each host, where the user says so: then there is one world.
 
     Raises:
         UserError: more devices, hosts or ranks were asked for than there are.
     """
-    hosts = _hosts(config, topology)
+    counts = counts if config.devices in {0, sum(counts)} else ()
+    hosts = topology.hosts[: len(counts)] or _hosts(config, topology)
     gpus = [tuple(device for device in host.devices if device.kind is DeviceKind.gpu) for host in hosts]
     if not all(gpus):
         wires = wires_of(topology, measured_links(calibration))
-        return (replace(_cpu_world(config, wires, hosts), calibration=calibration),)
+        return (replace(cpu_world(config, wires, hosts, counts), calibration=calibration),)
     near = near_of(topology, measured_links(calibration))
+    if counts:
+        return (replace(_asked_world(config, near, hosts, gpus, counts), calibration=calibration),)
     if config.devices or config.launch.backend is Backend.local:
         sized = {_signature(world): world for world in reversed(_sized_worlds(config, near, hosts, gpus))}
         return tuple(replace(world, calibration=calibration) for world in reversed(sized.values()))
@@ -69,6 +75,15 @@ def _drawn_units(config: RunConfig, hosts: Sequence[Host]) -> tuple[str, ...]:
         return ()
     what = f"topology={config.topology.preset} is a machine of {unit} hosts, which counts as one node"
     return (f"nodes={config.nodes}: {what}, so there are {len(hosts)} hosts.",)
+
+
+def _asked_world(
+    config: RunConfig, near: Near, hosts: tuple[Host, ...], gpus: list[tuple[Device, ...]], counts: tuple[int, ...]
+) -> World:
+    counts, reasons, warnings = fed(config, counts)
+    devices = taken(near, hosts, gpus, dict(enumerate(counts))).devices
+    world = _gpu_world(near, hosts[: len(counts)], devices, "the GPUs asked for")
+    return replace(world, reasons=reasons, warnings=(*warnings, *world.warnings))
 
 
 def _sized_worlds(
@@ -107,30 +122,34 @@ def _no_such_size(count: int, hosts: Sequence[Host], gpus: Sequence[Sequence[Dev
         else f"{found} ({name}) on {'one host' if n == 1 else f'{n} hosts'}"
         for (found, name), n in kinds.items()
     )
-    sizes = sizes_of(gpus)
-    near = {max(x for x in sizes if x < count), *(x for x in sizes[::-1] if x > count)}
-    pick = " or ".join(str(x) for x in sorted(near, key=lambda x: abs(x - count))[:2])
-    why = "" if count > max(sizes) or len(hosts) == 1 else "; hosts take equally many ranks each"
-    shown = ", ".join(map(str, sizes)) if len(sizes) <= _MOST_SIZES else f"up to {max(sizes)}"
-    return _error("devices", f"{count} GPUs asked for, {there}{why}", f"Use {pick} (of {shown}), or 0 for all")
+    most = sum(map(len, gpus))
+    return _error("devices", f"{count} GPUs asked for, {there}", f"Use {most} or fewer, or 0 for all")
 
 
 def _full_world(config: RunConfig, near: Near, hosts: tuple[Host, ...], gpus: list[tuple[Device, ...]]) -> World:
-    found = min(len(devices) for devices in gpus)
-    num_hosts, per_host, reasons, warnings = _limit(config, len(hosts), found)
-    chosen = [
-        nearest(near, host.name, devices, per_host) for host, devices in zip(hosts[:num_hosts], gpus, strict=False)
-    ]
-    world = _gpu_world(near, hosts[:num_hosts], chosen, "all GPUs" if per_host == found else "the GPUs asked for")
+    found = tuple(len(devices) for devices in gpus)
+    counts, reasons, warnings = fed(config, found)
+    chosen = taken(near, hosts, gpus, dict(enumerate(counts))).devices
+    label = "all GPUs" if counts == found[: len(counts)] else "the GPUs asked for"
+    world = _gpu_world(near, hosts[: len(counts)], chosen, label)
     return replace(world, reasons=reasons, warnings=(*warnings, *world.warnings))
 
 
 def _parts(near: Near, hosts: tuple[Host, ...], gpus: list[tuple[Device, ...]]) -> Iterator[World]:
     """Yield smaller worlds: fewer hosts, and of one host fewer devices."""
     kinds = kinds_of_hosts(gpus)
+    levels = sorted({len(devices) for devices in gpus})
+    for least in levels[1:][:_MOST_LEVELS]:  # without the smallest hosts
+        large = {at: len(devices) for at, devices in enumerate(gpus) if len(devices) >= least}
+        part = taken(near, hosts, gpus, large)
+        yield _gpu_world(near, tuple(hosts[at] for at in large), part.devices, part.label)
     groups = [("all GPUs", list(range(len(hosts))))]
-    hosts_of_kind = [(f"the host{'s' if len(x) > 1 else ''} with {gpus[x[0]][0].name}", x) for x in kinds.values()]
-    groups += hosts_of_kind if len(kinds) > 1 else []
+    if len(levels) > 1:  # equally many of each: copies of the base may lie in groups that are alike
+        groups = [(f"{levels[0]} GPU{'s' if levels[0] > 1 else ''} of each of {len(hosts)} hosts", groups[0][1])]
+    names = [gpus[same[0]][0].name for same in kinds.values()]
+    for name, same in zip(names, kinds.values(), strict=True) if len(kinds) > 1 else ():
+        own = name if names.count(name) == 1 else f"{len(gpus[same[0]])} x {name}"
+        groups.append((f"the host{'s' if len(same) > 1 else ''} with {own}", same))
     groups += [(f"{len(same) // 2} of {len(hosts)} hosts", same[: len(same) // 2]) for same in kinds.values()]
     groups += [("one host", same[:1]) for same in kinds.values()]
     for label, chosen in groups:
@@ -164,22 +183,25 @@ def _gpu_world(near: Near, hosts: tuple[Host, ...], gpus: Sequence[Sequence[Devi
     warnings: tuple[str, ...] = ()
     if len({device.name for device in devices}) > 1:
         warnings = ("The GPUs differ: rows are shared in proportion to their speed where that shortens a step",)
-    # A GPU rank feeds kernels from one thread; a few more serve the loader.
-    threads = max(1, min(_MOST_THREADS, min(cores_of(host) for host in hosts) // len(gpus[0])))
+    counts = tuple(len(some) for some in gpus)
+    threads = _threads(hosts, counts)
     pairs = [near.pairs[host.name] for host in hosts]
     alike = alike_hosts(gpus, pairs)
     # NVLink that joins hosts takes the place of their network.
     one_fabric = len(hosts) > 1 and near.is_one_fabric(devices)
     routes = near.wires.routes(gpus, one_fabric=one_fabric)
     if routes is None:
-        inside = min(bottleneck(some, own) for some, own in alike)
-        rates = link_rates(hosts[:1] if one_fabric else hosts, len(gpus[0]), inside)
+        most = max(counts)
+        inside = min(bottleneck(some, own) for some, own in alike if len(some) > 1 or most == 1)
+        rates = link_rates(hosts[:1] if one_fabric else hosts, most, inside)
     else:
         rates = routes.reduce.bytes_per_second, routes.gather.bytes_per_second
     return World(
         hosts=hosts,
         devices=devices,
-        threads_per_process=threads,
+        threads_per_process=min(threads),
+        uneven_ranks=() if is_even(counts) else counts,
+        uneven_threads=() if is_even(threads) else threads,
         link_rates=rates,
         routes=routes,
         groups=groups_of(gpus, pairs, near),
@@ -190,58 +212,12 @@ def _gpu_world(near: Near, hosts: tuple[Host, ...], gpus: Sequence[Sequence[Devi
     )
 
 
-def _cpu_world(config: RunConfig, wires: Wires, hosts: tuple[Host, ...]) -> World:
-    """The one world of CPU ranks: these check a run, so no smaller part is weighed against it."""
-    cores = min(cores_of(host) for host in hosts)
-    slots = [host.devices for host in hosts]
-    if not all(slots):
-        raise _error("topology", "a host without devices", "Probe the host again")
-    if config.devices % len(hosts):
-        found = f"{config.devices} ranks asked for on {len(hosts)} hosts, which take equally many each"
-        raise _error("devices", found, f"Give a multiple of {len(hosts)}")
-    wanted = config.devices // len(hosts) or max(1, min(cores, _CPU_RANKS))
-    num_hosts, per_host, reasons, warnings = _limit(config, len(hosts), wanted)
-    if per_host > cores:
-        warnings += (f"{per_host} ranks share {cores} cores of {hosts[0].name}: each step takes longer",)
-    chosen = tuple(devices[rank % len(devices)] for devices in slots[:num_hosts] for rank in range(per_host))
-    return World(
-        hosts=hosts[:num_hosts],
-        devices=chosen,
-        threads_per_process=max(1, cores // per_host),
-        link_rates=_cpu_rates(wires, slots[:num_hosts]),
-        label="the CPU",
-        reasons=(*reasons, "No GPU was found, so the ranks compute on CPU cores"),
-        warnings=warnings,
-    )
-
-
-def _cpu_rates(wires: Wires, slots: Sequence[Sequence[Device]]) -> tuple[float, float]:
-    """What gloo was measured to reach on one host; over several no more than their network carries."""
-    routes = wires.routes([devices[:1] for devices in slots]) if len(slots) > 1 else None
-    if routes is None:
-        return CPU_LINK_RATES
-    reduce, gather = CPU_LINK_RATES
-    network = routes.gather.bytes_per_second
-    return min(reduce, network), min(gather, network)
-
-
-def _limit(config: RunConfig, hosts: int, per_host: int) -> tuple[int, int, tuple[str, ...], tuple[str, ...]]:
-    """Hosts, and ranks of each, that the launcher can start and the batch can feed; with reasons and warnings."""
-    ranks, rows = hosts * per_host, config.batch.global_
-    if config.launch.backend is Backend.local and ranks > 1:
-        if config.devices > 1:
-            raise _error(
-                "launch", f"launch=local starts one rank, {ranks} are planned", "Use launch=torchrun or devices=1"
-            )
-        return 1, 1, ("launch=local starts one rank",), ()
-    if ranks <= rows:
-        return hosts, per_host, (), ()
-    if config.devices:
-        remedy = f"Use batch.global={ranks} or fewer devices"
-        raise _error("batch.global", f"{rows} rows cannot feed {ranks} ranks", remedy)
-    fed_hosts = min(hosts, max(1, rows // per_host))
-    fed = min(per_host, rows // fed_hosts)
-    return fed_hosts, fed, (), (f"batch.global={rows} feeds only {fed_hosts * fed} of {ranks} devices",)
+def _threads(hosts: Sequence[Host], counts: Sequence[int]) -> tuple[int, ...]:
+    """CPU threads of a rank of each host: one feeds the GPU's kernels, a few more serve the loader."""
+    cores = [cores_of(host) for host in hosts]
+    if is_even(counts):  # what every host has
+        cores = [min(cores)] * len(hosts)
+    return tuple(max(1, min(_MOST_THREADS, own // count)) for own, count in zip(cores, counts, strict=True))
 
 
 def _signature(world: World) -> object:
@@ -249,7 +225,7 @@ def _signature(world: World) -> object:
     kinds = device_classes(world)
     firsts = {kind: world.devices[rank] for rank, kind in reversed(list(enumerate(kinds)))}
     names = tuple((firsts[kind].name, firsts[kind].memory_bytes, kinds.count(kind)) for kind in sorted(firsts))
-    return len(world.hosts), names, world.link_rates, world.groups, world.threads_per_process
+    return world.ranks_per_host, names, world.link_rates, world.groups, world.threads_per_process
 
 
 def _error(where: str, found: str, remedy: str) -> UserError:

@@ -9,6 +9,7 @@ from orchestrator.calibration_file import Calibration
 from orchestrator.estimate.setting import Machine
 from orchestrator.planner.groups import Group
 from orchestrator.planner.latency import gather_latency_seconds, reduce_latency_seconds
+from orchestrator.planner.ranks import host_of_rank, hosts_of_ranks, is_even
 from orchestrator.planner.rates import at_speed, cores_of, host_share_bytes, machine_of
 from orchestrator.planner.routes import Routes
 from topology.model import Device, DeviceKind, Host
@@ -16,12 +17,14 @@ from topology.model import Device, DeviceKind, Host
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """The ranks' devices in rank order, on equally filled hosts.
+    """The ranks' devices in rank order, host by host.
 
     Attributes:
         hosts: in the order of the ranks.
         devices: one per rank (CPU slots may repeat).
-        threads_per_process: CPU threads of a rank.
+        threads_per_process: CPU threads of a rank; the fewest of one where hosts differ.
+        uneven_ranks: of each host, where they differ; empty elsewhere (`ranks_per_host` tells both).
+        uneven_threads: of a rank of each host, where these differ for that; empty elsewhere.
         link_rates: bytes per second of all-reduce and all-gather between the ranks.
         routes: how these were reckoned; None where they are from labels, or measured on CPUs.
         groups: ranks that faster links join, for a second copy of the base; the smallest first.
@@ -51,6 +54,8 @@ class World:
     budgets_bytes: tuple[int, ...] = ()
     weights: tuple[float, ...] = ()
     speeds: tuple[float, ...] = ()
+    uneven_ranks: tuple[int, ...] = ()
+    uneven_threads: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -59,26 +64,47 @@ class World:
 
     @property
     def processes_per_node(self) -> int:
-        """Ranks of each host."""
-        return self.size // len(self.hosts)
+        """Ranks of each host, or the most of one."""
+        return max(self.uneven_ranks) if self.uneven_ranks else self.size // len(self.hosts)
+
+    @property
+    def ranks_per_host(self) -> tuple[int, ...]:
+        """Ranks of each host, in their order."""
+        return self.uneven_ranks or (self.size // len(self.hosts),) * len(self.hosts)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all hosts have equally many ranks."""
+        return not self.uneven_ranks or is_even(self.uneven_ranks)
 
     @property
     def is_gpu(self) -> bool:
         """Whether the ranks compute on GPUs."""
         return self.devices[0].kind is DeviceKind.gpu
 
-    @property
-    def cores_per_rank(self) -> float:
-        """Cores a CPU rank can count on: below one when ranks outnumber them."""
-        return min(float(self.threads_per_process), cores_of(self.hosts[0]) / self.processes_per_node)
+    def cores_per_rank(self, rank: int) -> float:
+        """Cores a CPU rank can count on: below one when the ranks of a host outnumber them."""
+        if not self.uneven_ranks:
+            return min(float(self.threads_per_process), cores_of(self.hosts[0]) / self.processes_per_node)
+        at = host_of_rank(self.uneven_ranks, rank)
+        threads = self.uneven_threads[at] if self.uneven_threads else self.threads_per_process
+        return min(float(threads), cores_of(self.hosts[at]) / self.uneven_ranks[at])
+
+    def ranks_beside(self, rank: int) -> int:
+        """Ranks of the host that `rank` runs on, with itself."""
+        return (
+            self.uneven_ranks[host_of_rank(self.uneven_ranks, rank)] if self.uneven_ranks else self.processes_per_node
+        )
 
     def host_of(self, rank: int) -> Host:
         """Host that `rank` runs on."""
-        return self.hosts[rank // self.processes_per_node]
+        return self.hosts[
+            host_of_rank(self.uneven_ranks, rank) if self.uneven_ranks else rank // self.processes_per_node
+        ]
 
     def host_bytes_per_rank(self, rank: int) -> int:
         """Host memory that a rank may take: what is available now, shared evenly."""
-        return host_share_bytes(self.host_of(rank), self.processes_per_node)
+        return host_share_bytes(self.host_of(rank), self.ranks_beside(rank))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +135,11 @@ class RankClass:
 def device_classes(world: World) -> tuple[int, ...]:
     """Number each rank's kind of device and host, in order of appearance; O(ranks)."""
     kinds: dict[object, int] = {}
-    hosts = [_host_key(host) for host in world.hosts]
-    per_node = world.processes_per_node
+    counts = world.ranks_per_host
+    hosts = [(_host_key(host), count) for host, count in zip(world.hosts, counts, strict=True)]
     return tuple(
-        kinds.setdefault((_device_key(device), hosts[rank // per_node], *_wishes(world, rank)), len(kinds))
-        for rank, device in enumerate(world.devices)
+        kinds.setdefault((_device_key(device), hosts[at], *_wishes(world, rank)), len(kinds))
+        for rank, (device, at) in enumerate(zip(world.devices, hosts_of_ranks(counts), strict=True))
     )
 
 
@@ -127,7 +153,7 @@ def machines(world: World, precision: str) -> tuple[Machine, ...]:
                     world.devices[rank],
                     world.host_of(rank),
                     precision,
-                    cores=world.cores_per_rank,
+                    cores=world.cores_per_rank(rank),
                     link_rates=world.link_rates,
                     calibration=world.calibration,
                 ),
@@ -143,7 +169,8 @@ def _with_latency(world: World, machine: Machine) -> Machine:
     if not world.is_gpu or world.size == 1:
         return machine
     hosts = 1 if world.one_fabric else len(world.hosts)
-    reduce = reduce_latency_seconds(world.size, hosts, nvlink=world.nvlink)
+    most = world.size if world.one_fabric else world.processes_per_node
+    reduce = reduce_latency_seconds(world.size, hosts, nvlink=world.nvlink, most=most)
     return replace(
         machine,
         # Estimates count an all-reduce's latency once a rank, there and back.

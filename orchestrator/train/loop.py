@@ -42,6 +42,7 @@ from orchestrator.train.rows import (
 )
 from orchestrator.train.run_files import EventLog, append_json_line, keep_steps_until, write_json
 from orchestrator.train.settings import TrainSettings, settings_from
+from orchestrator.train.started import check_started
 from orchestrator.train.streamed import Stream
 from orchestrator.train.summary import summarise
 from orchestrator.train.trainer import PlannedTrainer, training_arguments
@@ -56,7 +57,7 @@ def run_rank(plan: Plan, run_dir: Path) -> None:
     settings = settings_from(plan, run_dir)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(_num_threads(plan))
+    torch.set_num_threads(_num_threads(plan, settings.rank))
     if settings.device.type == "cuda":
         torch.cuda.set_device(settings.device)
     config = parse_config(plan.config)
@@ -72,10 +73,10 @@ def run_rank(plan: Plan, run_dir: Path) -> None:
         close_process_group()
 
 
-def _num_threads(plan: Plan) -> int:
+def _num_threads(plan: Plan, rank: int) -> int:
     """Take the user's OMP_NUM_THREADS where it is a number, else the plan's."""
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",", maxsplit=1)[0]
-    return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else plan.chosen.strategy.threads_per_process
+    return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else plan.chosen.strategy.threads_of(rank)
 
 
 class Run:
@@ -112,6 +113,7 @@ class Run:
     def execute(self, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
         """Load, train, evaluate, export and summarise."""
         # 1. model and trainer
+        check_started(self.plan, self.settings.world_size, self.group.gather, self.say)
         self.say(f"loading the base: {self.config.base.quant.value}, {self.settings.engine}")
         arguments = training_arguments(self.config, self.settings, self.engine, self.sampler.num_steps)
         base = load_same_base(

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import torch
 
+from orchestrator.errors import UserError
 from orchestrator.planner.plan import Plan
 from orchestrator.train.sampler import even_shares, num_micro_steps
+from orchestrator.train.started import size_problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +61,17 @@ def settings_from(plan: Plan, run_dir: Path) -> TrainSettings:
 
     A user may start another number of ranks than planned: the global batch is kept and shared
     out again.
+
+    Raises:
+        UserError: the plan cannot be run by so many ranks.
     """
     strategy = plan.chosen.strategy
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     shares, micro = tuple(strategy.shares), tuple(strategy.micro)
+    problem = size_problem(plan, world_size)
+    if problem is not None:
+        raise UserError(problem)
     if world_size != len(shares):
         shares = even_shares(sum(shares), world_size)
         micro = (max(strategy.micro),) * world_size

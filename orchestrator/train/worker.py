@@ -60,7 +60,7 @@ def set_environment(plan: Plan) -> None:
     """Set what the launcher sets, for ranks that were started by hand; the user's values win."""
     wanted = {
         "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": str(plan.chosen.strategy.threads_per_process),
+        "OMP_NUM_THREADS": str(plan.chosen.strategy.threads_of(int(os.environ.get("RANK", "0")))),
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
     if plan.device_kind == "cpu":

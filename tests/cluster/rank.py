@@ -16,6 +16,7 @@ from launch.parent_death import die_with_parent
 
 NAMES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "NCCL_DEBUG",
+    "OMP_NUM_THREADS",
     "GLOO_SOCKET_IFNAME", "SLURMD_NODENAME", "SLURM_RESTART_COUNT", "SLURM_ARRAY_TASK_ID",
 )  # fmt: skip
 

@@ -21,6 +21,7 @@ from launch.facts import ERROR_PREFIX
 from launch.host_job import HostJob, HostPart, dumps
 from launch.request import Request
 from launch.spec import Backend, DeviceKind, HostShare, LaunchSpec
+from orchestrator.planner.plan import loads
 
 ROOT = Path(__file__).parents[2]
 PYTHON_PATH = os.pathsep.join((str(Path(__file__).parent), str(ROOT)))
@@ -85,15 +86,23 @@ def test_torchrun_counts_ranks_in_the_order_of_the_hosts(hosts: Any, tmp_path: P
     assert sorted(path.relative_to(tmp_path / "logs").parts[0] for path in logs) == ["host0", "host0", "host1", "host2"]
 
 
-def test_deepspeed_on_hosts_that_differ(hosts: Any, tmp_path: Path) -> None:
-    request = backends.build(Backend.deepspeed, spec_of(hosts, tmp_path, {1: 1, 0: 2}, "add"))
+@pytest.mark.parametrize("counts", [{1: 1, 0: 2}, {2: 1, 0: 1, 1: 2}], ids=["1+2", "1+1+2"])
+def test_deepspeed_on_hosts_that_differ(hosts: Any, tmp_path: Path, counts: dict[int, int]) -> None:
+    """Threads differ as well: a host with more ranks has fewer for each."""
+    named = tuple(
+        HostShare(name=hosts.address(at), processes=count, threads=4 // count) for at, count in counts.items()
+    )
+    request = backends.build(Backend.deepspeed, spec_of(hosts, tmp_path, counts, "add", hosts=named))
     outcome, lines = run(request)
     assert outcome.returncode == 0, lines
     found = ranks(tmp_path)
-    assert [body["sum"] for body in found] == [6.0] * 3
-    assert [body["LOCAL_WORLD_SIZE"] for body in found] == ["1", "2", "2"]
-    assert hosts.address(1) in found[0]["addresses"]
-    assert all(hosts.address(0) in body["addresses"] for body in found[1:])
+    places = [at for at, count in counts.items() for _ in range(count)]
+    size = len(places)
+    assert [body["sum"] for body in found] == [size * (size + 1) / 2] * size
+    assert [body["LOCAL_WORLD_SIZE"] for body in found] == [str(counts[at]) for at in places]
+    assert [body["OMP_NUM_THREADS"] for body in found] == [str(4 // counts[at]) for at in places]
+    for body, at in zip(found, places, strict=True):
+        assert hosts.address(at) in body["addresses"]
 
 
 @pytest.mark.parametrize("victim", ["rank", "launcher"])
@@ -244,22 +253,25 @@ def test_an_interface_is_taken_only_if_every_host_reaches_it(hosts: Any, tmp_pat
     assert lines == ["note: 127.0.0.1 of 10.77.0.1 is not reached by every host: ranks meet at 10.77.0.1"]
 
 
-def test_a_fine_tune_on_two_hosts_of_a_hostfile(hosts: Any, tmp_path: Path, command: Callable[..., list[str]]) -> None:
-    """Stands for everything from the command to the summary."""
-    hostfile = tmp_path / "hostfile"
-    hostfile.write_text("# ours\n10.77.0.2 slots=1\n\n10.77.0.1 slots=1\n")
+def test_a_fine_tune_on_the_hosts_of_a_hostfile(hosts: Any, tmp_path: Path, command: Callable[..., list[str]]) -> None:
+    """Stands for everything from the command to the summary, on hosts with as many ranks each as the file says."""
+    slots = {1: 1, 0: 2}
+    hostfile, run_dir = tmp_path / "hostfile", tmp_path / "run"
+    lines = [f"{hosts.address(at)} slots={count}\n" for at, count in slots.items()]
+    hostfile.write_text("# ours\n\n" + "".join(lines))
+    ranks = sum(slots.values())
     done = subprocess.run(
         command(
             *(
                 "train",
                 "experiment=demo",
-                "devices=2",
-                "batch.max_steps=3",
-                "batch.global=2",
+                f"devices={ranks}",
+                "batch.max_steps=2",
+                f"batch.global={ranks}",
                 "data.max_rows=60",
-                "data.max_eval_rows=3",
+                "data.max_eval_rows=4",
             ),
-            *(f"launch.hostfile={hostfile}", f"launch.ssh={hosts.ssh()}", f"run_dir={tmp_path / 'run'}"),
+            *(f"launch.hostfile={hostfile}", f"launch.ssh={hosts.ssh()}", f"run_dir={run_dir}"),
         ),
         cwd=tmp_path,
         env=os.environ,
@@ -269,7 +281,10 @@ def test_a_fine_tune_on_two_hosts_of_a_hostfile(hosts: Any, tmp_path: Path, comm
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["status"], summary["world_size"], summary["steps"]) == ("done", 2, 3)
-    assert len(list((tmp_path / "run" / "logs" / "host0").rglob("stdout.log"))) == 1
-    assert len(list((tmp_path / "run" / "logs" / "host1").rglob("stdout.log"))) == 1
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["status"], summary["world_size"], summary["steps"]) == ("done", ranks, 2)
+    strategy = loads((run_dir / "plan.json").read_text()).chosen.strategy
+    assert strategy.ranks_per_host == tuple(slots.values())
+    assert (run_dir / "launch" / "hostfile").read_text() == "".join(lines)
+    found = [len(list((run_dir / "logs" / f"host{at}").rglob("stdout.log"))) for at in range(len(slots))]
+    assert found == list(slots.values())

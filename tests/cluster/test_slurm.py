@@ -19,7 +19,7 @@ import pytest
 from launch.backends import slurm as backend
 from launch.execute import write_files
 from launch.slurm_options import SlurmOptions
-from launch.spec import DeviceKind, LaunchSpec
+from launch.spec import DeviceKind, HostShare, LaunchSpec
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
@@ -150,6 +150,21 @@ def test_an_array_is_a_chain_and_gpus_are_those_of_the_node(
     assert [body["LOCAL_RANK"] for body in ranks] == ["0", "1", "0", "1"]
     assert f"nothing to do in {run_dir}" in outputs[1]
     assert [entry["what"] for entry in records(run_dir / "attempts.jsonl")] == ["start", "done"]
+
+
+def test_gpus_of_nodes_that_differ(slurm: Any, tmp_path: Path, wait_for: Callable[..., Any]) -> None:
+    """Two ranks on a node of two GPUs, one on a node of one, which has half the cores."""
+    run_dir = tmp_path / "run"
+    options = SlurmOptions(partition="all", nodelist="node[2-3]", time="5", signal_seconds=0)
+    hosts = (HostShare(processes=2), HostShare(processes=1))
+    gpus: dict[str, Any] = {"device_kind": DeviceKind.gpu, "processes_per_node": 2, "hosts": hosts}
+    job = submit(slurm, run_dir, "tell", options, threads_per_process=2, **gpus)
+    wait_for(lambda: not slurm.run("squeue", "-h", "-j", job).strip(), "the end of the job", seconds=90)
+    ranks = told(run_dir, 0, 3)
+    assert ranks, (run_dir / "logs" / f"slurm-{job}.out").read_text()
+    assert [body["SLURMD_NODENAME"] for body in ranks] == ["node2", "node2", "node3"]
+    assert [body["CUDA_VISIBLE_DEVICES"] for body in ranks] == ["0,1", "0,1", "0"]
+    assert [body["LOCAL_RANK"] for body in ranks] == ["0", "1", "0"]
 
 
 def test_sbatchs_refusal_comes_with_our_line(slurm: Any, tmp_path: Path, command: Callable[..., list[str]]) -> None:

@@ -48,6 +48,20 @@ def merge(topologies: Sequence[Topology], network: NetworkSpec | None = None) ->
     return joined(named, network or NetworkSpec(), source=source, notes=notes)
 
 
+def repeated(one: Topology, count: int, network: NetworkSpec | None = None) -> Topology:
+    """Take a topology `count` times, each host of a name of its own.
+
+    Args:
+        one: of one or more hosts.
+        count: at least 1.
+        network: how the hosts are joined; without it by one switch that slows nobody.
+    """
+    if count == 1:
+        return one
+    named, _ = told_apart([one] * count)
+    return joined(named, network or NetworkSpec(), source=f"{one.source}, {count} times")
+
+
 def joined(
     named: Sequence[Parts],
     network: NetworkSpec,

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from topology.errors import TopologyError
+from topology.network.merging import repeated
 from topology.presets.catalogue import MACHINES
 from topology.presets.cluster import draw_machine
 from topology.presets.plain import cpu_host
@@ -47,10 +48,7 @@ def preset(name: str, *, nodes: int = 1, network: NetworkSpec | None = None) -> 
         raise TopologyError(asked=f"the preset topology {known!r}", found=found, remedy=remedy)
     if known != _CPU:
         return draw_machine(known, MACHINES[known], nodes, network)
-    if nodes > 1:
-        remedy = "draw it once, or name a machine with GPUs"
-        raise TopologyError(asked="the preset topology 'cpu'", found=f"{nodes} nodes", remedy=remedy)
-    return cpu_host()
+    return repeated(cpu_host(), nodes, network)
 
 
 def preset_names() -> tuple[str, ...]:

@@ -89,3 +89,12 @@ def _with_a_quarter(plan: Plan, name: str) -> Plan:
     memory = replace(memory, train=replace(memory.train, terms=terms))
     chosen = replace(plan.chosen, estimate=replace(plan.chosen.estimate, memory=memory))
     return replace(plan, chosen=chosen, ranked=(chosen, *plan.ranked[1:]))
+
+
+def test_unequal_rows_change_losses_by_rounding_alone(runs: Any, ddp: str) -> None:
+    """Ranks that take 12 and 4 rows weigh their gradients by tokens: the sums are the same, in another order."""
+    runs.train("unequal", "engine=streamed", "engine.speeds=[3,1]")
+    strategy = loads((runs.root / "unequal" / "plan.json").read_text()).chosen.strategy
+    assert strategy.shares == (12, 4)
+    assert runs.losses("unequal") == pytest.approx(runs.losses(ddp), rel=1e-5)
+    assert runs.summary("unequal")["eval_row_losses"] == pytest.approx(runs.summary(ddp)["eval_row_losses"], rel=1e-4)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from launch import environment
 from launch.environment import Override
-from launch.spec import RESERVED_NAMES, RUN_MARK, DeviceKind, LaunchSpec
+from launch.spec import RESERVED_NAMES, RUN_MARK, DeviceKind, HostShare, LaunchSpec
 
 CPU = LaunchSpec(
     module="m",
@@ -56,3 +56,11 @@ def test_merge_changes_neither_input() -> None:
     users = {"A": "u"}
     environment.merge((("A", "o"), ("B", "o")), users)
     assert users == {"A": "u"}
+
+
+def test_threads_that_differ_by_host_are_left_to_the_hosts() -> None:
+    """Else a host would take those of the launching one for what the user has set."""
+    hosts = (HostShare(name="a", processes=2, threads=1), HostShare(name="b", processes=1, threads=2))
+    assert "OMP_NUM_THREADS" not in dict(environment.build(replace(CPU, num_nodes=2, hosts=hosts)))
+    alike = tuple(replace(host, threads=2) for host in hosts)
+    assert dict(environment.build(replace(CPU, num_nodes=2, hosts=alike)))["OMP_NUM_THREADS"] == "2"

@@ -30,6 +30,12 @@ CPU = LaunchSpec(
     threads_per_process=4,
 )
 GPU = replace(CPU, device_kind=DeviceKind.gpu, num_nodes=16, processes_per_node=8)
+UNEVEN = replace(
+    GPU,
+    num_nodes=2,
+    processes_per_node=2,
+    hosts=(HostShare(processes=2), HostShare(processes=1)),
+)
 ALL = SlurmOptions(
     job_name="tune",
     partition="gpu,big",
@@ -68,6 +74,7 @@ def script(request: Request) -> str:
     [
         ("cpu", CPU, SlurmOptions(), {}),
         ("gpu_all", GPU, ALL, {"first_attempt": 4, **MODULES}),
+        ("gpu_uneven", UNEVEN, SlurmOptions(signal_seconds=0), MODULES),
         ("pyxis", GPU, SlurmOptions(container="nvcr.io/nvidia/pytorch:26.01", mounts=("/data:/data",)), MODULES),
         ("apptainer", GPU, SlurmOptions(container="/a.sif", container_runtime=ContainerRuntime.apptainer), {}),
     ],
@@ -106,10 +113,34 @@ def test_nodes_that_differ_on_cpus() -> None:
     assert [part.processes for part in loads(request.files[0].text).parts] == [3, 1]
 
 
+def test_gpus_of_nodes_that_differ_are_asked_for_in_all() -> None:
+    request = build(UNEVEN, **MODULES)
+    assert "#SBATCH --gpus=3\n" in script(request)
+    assert "--gres=gpu" not in script(request)
+    # A node with one GPU need not have the cores of one with two.
+    assert "#SBATCH --cpus-per-gpu=4\n" in script(request)
+    assert "--cpus-per-task" not in script(request)
+    assert "#SBATCH --cpus-per-task=6\n" in script(build(UNEVEN, SlurmOptions(cpus=6)))
+    steps = [line for line in script(request).splitlines() if line.lstrip().startswith("step srun")]
+    # One node does not have the GPUs of the job, so its steps must ask for none.
+    assert ["--gres=none" in line for line in steps] == ["--nodes=1" in line for line in steps]
+    given = script(build(UNEVEN, SlurmOptions(gres="gpu:2")))
+    assert "#SBATCH --gres=gpu:2\n" in given
+    assert "--gpus" not in given
+    assert "--gres=none" not in given
+
+
+def test_threads_of_nodes_that_differ_are_told_by_their_parts() -> None:
+    hosts = (HostShare(processes=2, threads=4), HostShare(processes=1, threads=8))
+    described, _, exports = build(replace(CPU, hosts=hosts)).files
+    assert [dict(part.env).get("OMP_NUM_THREADS") for part in loads(described.text).parts] == ["4", "8"]
+    assert "OMP_NUM_THREADS" not in exports.text  # a shell's value would count as the user's
+    assert "OMP_NUM_THREADS" in build(CPU).files[2].text
+
+
 @pytest.mark.parametrize(
     ("spec", "found"),
     [
-        (replace(GPU, hosts=(HostShare(processes=4), HostShare(processes=8)), num_nodes=2), "hosts with [4, 8] GPUs"),
         (replace(CPU, hosts=(HostShare(name="a", processes=2), HostShare(name="b", processes=2))), "named a, b"),
         (replace(CPU, run_dir="/runs/a b"), "run_dir '/runs/a b'"),
         (replace(CPU, run_dir="/runs/%j"), "run_dir '/runs/%j'"),

@@ -185,8 +185,16 @@ def test_a_name_without_letters_is_refused(name: str) -> None:
         preset(name)
 
 
+def test_cpu_hosts_are_drawn_several_times() -> None:
+    one, three = preset("cpu"), preset("cpu", nodes=3)
+    assert [host.name for host in three.hosts] == ["cpuhost", "cpuhost-2", "cpuhost-3"]
+    assert len({device.id for device in three.devices}) == 3 * len(one.devices)
+    assert {host.cores for host in three.hosts} == {one.hosts[0].cores}
+    assert three.source == "preset cpu, 3 times"
+
+
 def test_a_number_of_nodes_that_cannot_be_is_refused() -> None:
-    for name, nodes in (("dgx_h100", 0), ("dgx_h100", 10**9), ("cpu", 2)):
+    for name, nodes in (("dgx_h100", 0), ("dgx_h100", 10**9), ("cpu", 0)):
         with pytest.raises(TopologyError, match="nodes"):
             preset(name, nodes=nodes)
 
