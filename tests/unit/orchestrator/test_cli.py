@@ -55,7 +55,8 @@ def test_plan_is_quick(tmp_path: Path, compiled: dict[str, str]) -> None:
 def test_plan_imports_nothing_heavy(tmp_path: Path) -> None:
     code = (
         "import sys; from orchestrator.cli import main; code = main(['plan', 'experiment=demo', 'format=json']);"
-        f"print([name for name in {(*HEAVY, 'scipy.optimize')!r} if name in sys.modules], file=sys.stderr); sys.exit(code)"
+        f"print([name for name in {(*HEAVY, 'scipy.optimize')!r} if name in sys.modules], file=sys.stderr);"
+        "sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -174,9 +174,9 @@ def test_light_tier_is_quick_and_imports_no_heavy_package(tmp_path: Path) -> Non
     row = {"messages": [{"role": "user", "content": "wie? " * 40}, {"role": "assistant", "content": "só " * 80}]}
     line = json.dumps(row, ensure_ascii=False)
     path = write(tmp_path, "a.jsonl", "\n".join([line] * 10_000))
-    start_seconds = time.perf_counter()
+    start_seconds = time.process_time()
     samples = load_samples(DataSource(path=path, eval_fraction=0.05))
-    seconds = time.perf_counter() - start_seconds
+    seconds = time.process_time() - start_seconds
     assert (len(samples.train), len(samples.eval)) == (9500, 500)
     assert seconds < 2.0  # 0.3 s on an idle core; the margin is for a busy machine
     code = "import sys, orchestrator.dataset.samples; print(*sys.modules)"

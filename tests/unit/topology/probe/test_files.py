@@ -22,10 +22,10 @@ MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-7\nGPU1\tNV4\t X \t0-7\n
 def refused(path: Path) -> str:
     """The reason, found in under two seconds and bounded memory."""
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(TopologyError) as caught:
         read_topology(path)
-    seconds, (_, peak_bytes) = time.perf_counter() - start, tracemalloc.get_traced_memory()
+    seconds, (_, peak_bytes) = time.process_time() - start, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert seconds < 10  # tracing makes it several times slower
     assert peak_bytes < 600 * 2**20
@@ -100,9 +100,9 @@ def test_a_file_of_a_hundred_megabytes_is_not_even_read(tmp_path: Path) -> None:
     path = tmp_path / "topo.txt"
     with path.open("wb") as stream:
         stream.truncate(100 * 2**20)
-    start = time.perf_counter()
+    start = time.process_time()
     assert "104857600 bytes" in refused(path)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_a_folder_has_a_host_for_each_file(tmp_path: Path) -> None:

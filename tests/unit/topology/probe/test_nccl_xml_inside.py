@@ -136,13 +136,13 @@ def test_a_matrix_beside_it_goes_first() -> None:
     ids=["starts", "open", "escapes", "prefixes", "blanks", "comments", "copies", "empty-comments"],
 )
 def test_hostile_text_takes_bounded_time(content: bytes) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     recognises(content)
     try:
         parse_nccl_xml(content, host="box")
     except TopologyError as error:
         assert error.found.startswith("line ")  # noqa: PT017
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 @given(st.text(), st.text(), st.sampled_from(["", "> ", "1: ", "<b>", "&"]))

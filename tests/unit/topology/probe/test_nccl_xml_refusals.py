@@ -169,9 +169,9 @@ def hosts(num_hosts: int, num_cpus: int, num_gpus: int) -> bytes:
     ],
 )
 def test_hostile_input_is_refused_in_bounded_time_and_memory(content: bytes, told: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     assert told in refused(content)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
     tracemalloc.start()
     refused(content)
     peak_bytes = tracemalloc.get_traced_memory()[1]
@@ -181,6 +181,6 @@ def test_hostile_input_is_refused_in_bounded_time_and_memory(content: bytes, tol
 
 @pytest.mark.parametrize("content", [hosts(4_000, 1, 0), hosts(1, 1, 256), hosts(60, 2, 32)])
 def test_the_largest_files_that_are_read_take_no_longer(content: bytes) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     assert parse_nccl_xml(content, host="box").hosts
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2

@@ -127,14 +127,14 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_text_is_refused_in_time_and_memory(case: str) -> None:
     text = HOSTILE[case]()
-    start = time.perf_counter()
+    start = time.process_time()
     recognises(text)
     failure_of(text)
     if case == "legends":
         parse_smi(text, host="box")
     else:
         assert len(refusal(text)) < 5_000
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_hostile_text_takes_bounded_memory() -> None:
@@ -151,6 +151,6 @@ def test_the_largest_matrix_is_read_in_time() -> None:
     rows = [
         " ".join("X" if a == b else "SYS" if a // 128 != b // 128 else "NODE" for b in range(256)) for a in range(256)
     ]
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(parse_smi(matrix(*rows), host="box").pairs) == 256 * 255 // 2
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5

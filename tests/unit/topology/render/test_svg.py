@@ -221,9 +221,9 @@ def hosts(count: int, *, odd: int | None = None) -> Topology:
 
 def test_a_thousand_hosts_are_drawn_once_for_each_kind() -> None:
     topology = hosts(1024, odd=5)
-    begin = time.perf_counter()
+    begin = time.process_time()
     picture = svg(topology)
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 2
     assert len(picture) < 100_000
     shown = texts(ET.fromstring(picture))
     assert "node0  x 1023" in shown
