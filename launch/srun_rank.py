@@ -43,7 +43,7 @@ def first_host(nodes: str) -> str:
 
 
 def _count_here(environ: Mapping[str, str]) -> str:
-    """Tasks of this step on this host: `2(x3),1` in `SLURM_STEP_TASKS_PER_NODE` is three hosts of two and one of one."""
+    """Tasks of this step on this host; `2(x3),1` among SLURM's variables is three hosts of two and one of one."""
     counts: list[str] = []
     for count, _, times in re.findall(r"(\d+)(\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", "")):
         counts += [count] * int(times or 1)
