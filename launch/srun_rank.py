@@ -33,6 +33,27 @@ def variables_of_srun(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in found.items() if name not in environ}
 
 
+def wrong_variables(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Which variables of a rank are missing or make no sense, each with what was found; none for one rank alone."""
+    if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1" and "RANK" not in environ:
+        broken = [name for name in _NEEDED if not environ.get(name, "").isdecimal()]
+        return tuple((name, _found(environ, name)) for name in broken)
+    if "RANK" not in environ and "WORLD_SIZE" not in environ:
+        return ()
+    broken = [name for name in ("RANK", "WORLD_SIZE") if not environ.get(name, "").isdecimal()]
+    if broken:
+        return tuple((name, _found(environ, name)) for name in broken)
+    rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
+    if rank >= size:
+        return (("RANK", f"rank {rank} of {size}: they are counted from 0"),)
+    meeting = ("MASTER_ADDR", "MASTER_PORT") if size > 1 else ()
+    return tuple((name, _found(environ, name)) for name in meeting if not environ.get(name))
+
+
+def _found(environ: Mapping[str, str], name: str) -> str:
+    return f"found {environ[name]!r}" if name in environ else "not set, while others of a rank are"
+
+
 def first_host(nodes: str) -> str:
     """Return the first name of a list as SLURM writes it: `a`, `a,b`, `gpu[03-05,9]`, `rack[1-2]n[1,4]`.
 

@@ -155,6 +155,12 @@ def run_hydra(verb: str, arguments: Sequence[str], *, needs_job: bool, finish: F
     _check_flags(flags)
     register_resolvers()
     sweep = any(flag in flags for flag in SWEEP_FLAGS)
+    chosen = [item for item in overrides if item.lstrip("+").startswith(("hydra/sweeper=", "hydra/launcher="))]
+    if sweep and chosen and not all(item.endswith("=basic") for item in chosen):
+        remedy = "Only `trainmaster train -m` has other launchers and sweepers; leave it out."
+        raise UserError(
+            Problem(where=chosen[0], found=f"`{verb} -m` tries its values one after the other", remedy=remedy)
+        )
     completes = any(flag in flags for flag in _COMPLETION_FLAGS)
     rewritten = list(overrides) if completes else rewrite(overrides, groups(), sweep=sweep)
     refused = [] if completes else list(_refused(rewritten, sweep=sweep))

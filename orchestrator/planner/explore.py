@@ -19,7 +19,7 @@ from orchestrator.planner.evaluate import Fit, Job, Misfit, Place, Point, fit_of
 from orchestrator.planner.points import bare_layer_seconds, label_of, places_of, points_of, with_knobs
 from orchestrator.planner.strategy import options_label
 from orchestrator.planner.variants import OPTIMIZER_HANDICAP
-from orchestrator.planner.ways import Way, conflict_of, handicap_of, nearer_residencies, ways_for
+from orchestrator.planner.ways import Residency, Way, conflict_of, handicap_of, nearer_residencies, ways_for
 from orchestrator.planner.world import World
 
 ALL_TIMED = 16
@@ -27,7 +27,7 @@ _SOME_TIMED = 12
 _NEAR_TIMED = 6
 _CUT_GAIN = 1.75  # room for activations instead of the base saves a third pass beside two, and larger products
 _NO_GAIN = "a whole copy fits with the same micro-batches and recomputes no more: fetching layers would only take time"
-_FITS_NEARER = "the same micro-batches fit with the base nearer to the devices: copies would only take time"
+_FITS_NEARER = "the same micro-batches fit with the base nearer to the devices, which is looked at in its place"
 
 Taken = dict[object, set[int]]  # micro-batches of a place and way that fit, by their number
 
@@ -145,8 +145,12 @@ class Explorer:
                 self._refuse((*self._choice(), *group_of(world, way)), refused)
             elif not found and way.engine is Engine.streamed:
                 self._conflict(world, way, _NO_GAIN)
-            elif not found and way.residency is not None and way.residency.param is not Offload.none:
+            elif not found and way.residency is not None and self._has_nearer(way.residency):
                 self._conflict(world, way, _FITS_NEARER)
+
+    def _has_nearer(self, residency: Residency) -> bool:
+        """Whether the base may lie nearer to the device."""
+        return residency.param is not Offload.none and self.job.config.engine.offload_param is Offload.auto
 
     def _is_behind(self, place: Place) -> bool:
         """Whether whole copies fit here, and take so much longer than what another place offers that no cut helps."""

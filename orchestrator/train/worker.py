@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 
 from launch.parent_death import die_with_parent
-from launch.srun_rank import variables_of_srun
+from launch.srun_rank import variables_of_srun, wrong_variables
 from orchestrator.errors import ExitCode, Problem, UserError
 from orchestrator.planner.plan import Plan, loads
 
@@ -56,6 +56,24 @@ def plan_path(arguments: list[str]) -> Path:
     )
 
 
+def check_variables() -> None:
+    """Look at what the launcher, or whoever started this rank by hand, says of it.
+
+    Raises:
+        UserError: naming each variable that is missing or makes no sense.
+    """
+    remedy = "Let torchrun, deepspeed or srun start the ranks, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."
+    wrong = wrong_variables(os.environ)
+    if wrong:
+        raise UserError(*(Problem(where=name, found=found, remedy=remedy) for name, found in wrong))
+
+
+def _meeting_problem(error: Exception) -> Problem:
+    where = f"MASTER_ADDR={os.environ.get('MASTER_ADDR')}, MASTER_PORT={os.environ.get('MASTER_PORT')}"
+    remedy = "Choose another MASTER_PORT if it is taken; rank 0 must run on the host of MASTER_ADDR."
+    return Problem(where=where, found=str(error).splitlines()[0], remedy=remedy)
+
+
 def set_environment(plan: Plan) -> None:
     """Set what the launcher sets, for ranks that were started by hand; the user's values win."""
     wanted = {
@@ -87,7 +105,7 @@ def quiet_libraries() -> None:
 
 def report(error: UserError) -> None:
     """Say a user's error once, in a form the launching side can pass on."""
-    if os.environ.get("RANK", "0") == "0":
+    if os.environ.get("RANK", "0") == "0" or wrong_variables(os.environ):
         problems = [{"where": p.where, "found": p.found, "remedy": p.remedy} for p in error.problems]
         body = {"exit_code": int(error.exit_code), "problems": problems}
         print(ERROR_PREFIX + json.dumps(body), flush=True)
@@ -99,6 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     os.environ |= variables_of_srun(os.environ)
     try:
+        check_variables()
         path = plan_path(arguments)
         plan = read_plan(path)
         set_environment(plan)
@@ -111,7 +130,10 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         report(error)
         return int(ExitCode.BAD_INPUT)
-    except Exception:  # noqa: BLE001 - whatever it is, the log must hold it
+    except Exception as error:  # noqa: BLE001 - whatever it is, the log must hold it
+        if type(error).__name__ == "DistNetworkError":  # torch is imported late
+            report(UserError(_meeting_problem(error)))
+            return int(ExitCode.BAD_INPUT)
         # The other ranks wait in a collective: the traceback must be out before they are ended.
         traceback.print_exc()
         sys.stderr.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launch.srun_rank import first_host, variables_of_srun
+from launch.srun_rank import first_host, variables_of_srun, wrong_variables
 
 TASK = {
     "SLURM_PROCID": "3",
@@ -68,3 +68,23 @@ def test_a_batch_script_is_no_task() -> None:
 )
 def test_first_of_slurms_lists(nodes: str, first: str) -> None:
     assert first_host(nodes) == first
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({}, ()),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, ()),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, ()),
+        ({"RANK": "0"}, ("WORLD_SIZE",)),
+        ({"WORLD_SIZE": "2"}, ("RANK",)),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, ("RANK",)),
+        ({"RANK": "5", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, ("RANK",)),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, ("MASTER_ADDR", "MASTER_PORT")),
+        (TASK, ()),
+        (TASK | {"SLURM_PROCID": "x", "SLURM_LOCALID": ""}, ("SLURM_PROCID", "SLURM_LOCALID")),
+        ({name: value for name, value in TASK.items() if name != "SLURM_STEP_NUM_TASKS"}, ()),
+    ],
+)
+def test_what_is_wrong_is_named(environ: dict[str, str], named: tuple[str, ...]) -> None:
+    assert tuple(name for name, _ in wrong_variables(environ | variables_of_srun(environ))) == named
