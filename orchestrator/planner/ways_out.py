@@ -253,9 +253,19 @@ def _halves(value: int, least: int) -> tuple[int, ...]:
 
 def _trimmed(topology: Topology) -> Topology:
     """The first hosts alone: a thousand more of them change nothing about what a rank needs."""
+    if len(topology.hosts) <= _MOST_HOSTS:
+        return topology
     hosts = topology.hosts[:_MOST_HOSTS]
-    own = {device.id for host in hosts for device in host.devices}
-    return Topology(hosts=hosts, pairs=tuple(pair for pair in topology.pairs if pair.a in own))
+    names, own = {host.name for host in hosts}, {device.id for host in hosts for device in host.devices}
+    switches = tuple(switch for switch in topology.switches if switch.host is None or switch.host in names)
+    ends = own | {nic.id for host in hosts for nic in host.nics} | {switch.id for switch in switches}
+    return replace(
+        topology,
+        hosts=hosts,
+        links=tuple(link for link in topology.links if {link.a, link.b} <= ends),
+        pairs=tuple(pair for pair in topology.pairs if pair.a in own),
+        switches=switches,
+    )
 
 
 def _fewer_hosts(config: RunConfig) -> RunConfig:

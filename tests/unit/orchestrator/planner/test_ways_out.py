@@ -56,6 +56,29 @@ def test_a_forced_micro_batch_is_the_first_to_be_given_up(plan_for: Planner) -> 
     assert "of 24.0 GiB a device" in outs[0]
 
 
+@pytest.mark.parametrize(("machine", "nodes"), [("pcie_5090x2", 1), ("pcie_5090x2", 3)])
+def test_a_way_out_sees_the_links_of_the_machine(machine: str, nodes: int) -> None:
+    """Of many hosts two are looked at, with all that joins them: at other rates another way would be told."""
+    topology = preset(machine, nodes=nodes)
+    config = RunConfig(
+        model=ModelConfig(path="llama-2-70b"),
+        data=DataConfig(path="rows.jsonl"),
+        engine=EngineConfig(name=Engine.zero3),
+        nodes=nodes,
+    )
+    stats = DataStats(rows=500, eval_rows=0, mean_tokens=48, max_tokens=100, total_tokens=24_000, source="counted")
+    shape = preset_shape("Llama-2-70b")
+    with pytest.raises(NothingFits) as caught:
+        make_plan(config, topology, shape, stats, "run")
+    opened = replace(config, engine=EngineConfig(), nodes=min(nodes, 2))
+    plan = make_plan(opened, preset(machine, nodes=min(nodes, 2)), shape, stats, "run")
+    first = next(out for out in _outs(caught.value) if "engine=auto would do" in out)
+    assert f"engine=auto would do: {plan.chosen.strategy.label}," in first
+    rate = RATE.search(first)
+    assert rate is not None
+    assert rate[1] == f"{plan.chosen.estimate.tokens_per_second:,.0f}"
+
+
 def test_every_way_out_fits_when_it_is_taken(plan_for: Planner) -> None:
     """Long rows, a wide adapter and no checkpointing do not fit 24 GB; each setting told makes them fit."""
     asked = {
