@@ -74,7 +74,8 @@ def ended(job: TrialJob, code: int | None, place: str, reason: str = "") -> Trai
     summary = read_json(job.run_dir / "summary.json") or {}
     if code not in {None, int(ExitCode.DONE)}:
         told = "stopped before it began" if code == INTERRUPTED else f"see {job.log}"
-        reason = _told_reason(job.log) or reason or str(summary.get("reason") or told)
+        # A job that was killed may have let its trial say a last word, or not: both are told.
+        reason = "; ".join(filter(None, (reason, _told_reason(job.log)))) or str(summary.get("reason") or told)
     return TrainTrial(
         number=job.number,
         overrides=job.asked,

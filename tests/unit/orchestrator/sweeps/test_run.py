@@ -96,6 +96,7 @@ def test_the_reason_is_what_the_trial_said(tmp_path: Path) -> None:
     (tmp_path / "0.log").write_text("step 1\nerror: the run: rank 1 died. Last lines: a. b\nerror: second\n")
     assert ended(job, 4, "").reason == "the run: rank 1 died"
     other = TrialJob(number=1, overrides=(), folder=tmp_path)
+    assert ended(job, 4, "", "SLURM ended job 7_2 FAILED").reason == "SLURM ended job 7_2 FAILED; the run: rank 1 died"
     assert ended(other, -9, "", "ended by SIGKILL").reason == "ended by SIGKILL"
     assert ended(other, 130, "").reason == "stopped before it began"
     assert str(other.log) in ended(other, 4, "").reason
