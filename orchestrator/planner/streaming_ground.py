@@ -17,7 +17,7 @@ from orchestrator.planner.world import RankClass
 
 WINDOW: Final = 3  # the layer at work, the next one, and one whose slot is free to be filled meanwhile
 _DRIVE_BYTES: Final = 2**50  # a drive's room is not known
-_ROUNDING_BYTES: Final = 16  # sums of shares are rounded more than once: a cut must not fail for a byte
+_ROUNDING_BYTES: Final = 4096  # the slack is known from rounded sums, and a cut must not fail for a byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
