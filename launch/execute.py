@@ -47,6 +47,8 @@ class Outcome:
     signal, a sign that the launcher itself did not notice a failure."""
     overrides: tuple[Override, ...]
     """Variables that both the request and the user set."""
+    ended_because: str = ""
+    """What `on_poll` said when it had the command ended."""
 
 
 def execute(
@@ -56,6 +58,7 @@ def execute(
     on_line: Callable[[str], None],
     grace_seconds: float = 10.0,
     on_stop: Callable[[], None] | None = None,
+    on_poll: Callable[[], str | None] | None = None,
 ) -> Outcome:
     """Write the request's files, run its command to the end and leave no process behind.
 
@@ -64,7 +67,9 @@ def execute(
        `grace_seconds`, at a second signal, or at once without `on_stop`, the command's process group gets SIGTERM;
        what still lives after `grace_seconds` more, or at another signal, is killed. (Only in the main thread can
        signals be received.)
-    3. If this process dies, the kernel sends the command SIGTERM; ranks follow by `die_with_parent`.
+    3. `on_poll` is called about ten times a second while the command runs; once it returns a reason, the command and
+       all it started are killed.
+    4. If this process dies, the kernel sends the command SIGTERM; ranks follow by `die_with_parent`.
 
     Raises LaunchError if the command cannot be started.
     """
@@ -77,8 +82,9 @@ def execute(
         child = _start(request, env)
         family = _Family(child=child, mark=mark, strangers=strangers)
         output = _Output(child, log, on_line)
+        reason = ""
         try:
-            _watch(family, output, caught, _Stop(grace_seconds, on_stop))
+            reason = _watch(family, output, caught, _Stop(grace_seconds, on_stop), on_poll or (lambda: None))
         finally:
             # Also when on_line raised: nothing may survive this call.
             leftovers = _end_all(family)
@@ -89,6 +95,7 @@ def execute(
         stopped_by_signal=caught[0] if caught else None,
         leftovers=leftovers,
         overrides=overrides,
+        ended_because=reason,
     )
 
 
@@ -256,15 +263,27 @@ class _Stop:
             self.is_over = True
 
 
-def _watch(family: _Family, output: _Output, caught: list[signal.Signals], stop: _Stop) -> None:
-    """Pass output on until the command has ended or, once a signal came, until its time is up."""
+def _watch(
+    family: _Family,
+    output: _Output,
+    caught: list[signal.Signals],
+    stop: _Stop,
+    on_poll: Callable[[], str | None],
+) -> str:
+    """Pass output on until the command has ended or, once a signal came, until its time is up.
+
+    Returns why it must be ended, where `on_poll` says so.
+    """
     child = family.child
     # After a signal the launcher may end before its ranks (their last checkpoint): these have the same grace.
     while child.poll() is None or (stop.has_begun and family.relatives()):
         output.read()
         stop.advance(child, len(caught))
         if stop.is_over:
-            return
+            return ""
+        if reason := on_poll():
+            return reason
+    return ""
 
 
 def _end_all(family: _Family) -> tuple[str, ...]:

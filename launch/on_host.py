@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -40,6 +40,7 @@ HOST_MARK = "TRAINMASTER_HOST"
 _BAD_INPUT = 2
 _GRACE_SECONDS = 130.0  # a little more than torchrun gives its ranks
 _LOOKUP_SECONDS = 10.0
+_KILL_SECONDS = 10.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -128,10 +129,12 @@ def _start(job: HostJob, index: int, verdict: Verdict, local: str, stop: threadi
     # found here counts more than what the launching host supposed of this one.
     interface = interface_of(local) if len(job.parts) > 1 else None
     found = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
-    ours = {**dict(job.env), **dict(part.env), **found, HOST_MARK: str(index)}
+    mark = f"{job.name} {index}"
+    ours = {**dict(job.env), **dict(part.env), **found, HOST_MARK: mark}
     env, overrides = merge(ours.items(), os.environ)
     for override in overrides:
         print(override, flush=True)
+    _end_earlier(job)
     child = subprocess.Popen(  # noqa: S603 - the argv is the user's own launch
         argv,
         env=env,
@@ -142,7 +145,7 @@ def _start(job: HostJob, index: int, verdict: Verdict, local: str, stop: threadi
             die_with_parent, signal_number=signal.SIGTERM, expected_parent_pid=os.getpid()
         ),
     )
-    return _follow(child, job.run_dir, index, stop)
+    return _follow(child, job.run_dir, mark, stop)
 
 
 def _filled(word: str, known: dict[str, str]) -> str:
@@ -152,7 +155,7 @@ def _filled(word: str, known: dict[str, str]) -> str:
     return word
 
 
-def _follow(child: subprocess.Popen[bytes], run_dir: str, index: int, stop: threading.Event) -> int:
+def _follow(child: subprocess.Popen[bytes], run_dir: str, mark: str, stop: threading.Event) -> int:
     deadline: float | None = None
     while child.poll() is None:
         if stop.wait(0.1) and deadline is None:
@@ -160,7 +163,7 @@ def _follow(child: subprocess.Popen[bytes], run_dir: str, index: int, stop: thre
             _signal(child, signal.SIGTERM)
         if deadline is not None and time.monotonic() > deadline:
             _signal(child, signal.SIGKILL)
-    for process in _left(run_dir, index):
+    for process in _marked(run_dir, lambda found: found == mark):
         try:
             process.kill()
         except psutil.NoSuchProcess:
@@ -174,17 +177,38 @@ def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(child.pid, number)
 
 
-def _left(run_dir: str, index: int) -> list[psutil.Process]:
-    """Processes of this run and host that outlived the launcher; hosts of a test may share a kernel."""
-    found = []
+def _end_earlier(job: HostJob) -> None:
+    """Kill what an earlier start has left on this host.
+
+    Whoever ended it may not have reached this host, and ranks that hang obey nothing else.
+    """
+    left = _marked(job.run_dir, lambda found: found != "" and found.rpartition(" ")[0] != job.name)
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(left, timeout=_KILL_SECONDS)
+
+
+def _marked(run_dir: str, is_meant: Callable[[str], bool]) -> list[psutil.Process]:
+    """Living processes of this run here whose host mark is meant; hosts of a test may share a kernel."""
+    found, here = [], _network(os.getpid())
     for process in psutil.process_iter():
         try:
             environ = process.environ()
         except (psutil.Error, OSError):
             continue
-        if environ.get(RUN_MARK) == run_dir and environ.get(HOST_MARK) == str(index) and process.pid != os.getpid():
+        is_ours = environ.get(RUN_MARK) == run_dir and is_meant(environ.get(HOST_MARK, ""))
+        if is_ours and process.pid != os.getpid() and _network(process.pid) == here:
             found.append(process)
     return found
+
+
+def _network(pid: int) -> str:
+    """The network namespace of a process: what makes it one of this host. Empty where that cannot be read."""
+    try:
+        return str(Path(f"/proc/{pid}/ns/net").readlink())
+    except OSError:
+        return ""
 
 
 def _names(job: HostJob) -> list[str]:

@@ -43,17 +43,23 @@ def _signal_name(number: int) -> str:
     return f"{name} (by somebody, or by the kernel for want of memory: see dmesg)" if number == signal.SIGKILL else name
 
 
-def failed(what: str, outcome: Outcome, tail: deque[str], processes: tuple[int, ...]) -> RunFailed:
+def failed(what: str, outcome: Outcome, tail: deque[str], processes: tuple[int, ...], *, cause: str = "") -> RunFailed:
     """Return the error of a command that has failed, with the last lines of the rank that failed first."""
     lines = _failed_rank_lines(outcome, tail, processes) or [line for line in tail if line.strip()][-_TAIL_LINES:]
     return RunFailed(
         Problem(
             where=what,
-            found=f"{_cause(outcome, tail)}. Last lines:\n  " + "\n  ".join(lines),
+            found=f"{cause or _cause(outcome, tail)}. Last lines:\n  " + "\n  ".join(lines),
             remedy=f"The whole log is {outcome.log_path}, each rank's own is beside it. "
             "After mending the cause, the same command with resume=true continues from the last checkpoint.",
         )
     )
+
+
+def last_words(outcome: Outcome, tail: deque[str], processes: tuple[int, ...]) -> str:
+    """Return the last line of the rank that failed first, without numbers: to know a failure again."""
+    lines = _failed_rank_lines(outcome, tail, processes) or [line for line in tail if line.strip()]
+    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", lines[-1]) if lines else ""
 
 
 def _failed_rank_lines(outcome: Outcome, tail: deque[str], processes: tuple[int, ...]) -> list[str]:

@@ -36,6 +36,7 @@ Verbs
   status     how far a run is, here or under SLURM
   logs       what a run prints
   cancel     end a run with a checkpoint
+  faults     does harm to a training on purpose, and shows what came of it
 
 Examples
   trainmaster train experiment=demo
@@ -138,8 +139,10 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
         "logs": _logs,
         "cancel": _cancel,
     }
+    if verb == "faults":
+        return _faults(arguments)
     if verb not in verbs:
-        raise UserError(Problem(where=verb, found="no such verb", remedy=nearest(verb, verbs)))
+        raise UserError(Problem(where=verb, found="no such verb", remedy=nearest(verb, [*verbs, "faults"])))
     if verb == "doctor":
         from orchestrator.doctor import check_arguments
 
@@ -309,16 +312,34 @@ def _train(config: RunConfig) -> int:
         _emit(config, summary, f"Nothing to do. Adapter: {run.path / 'adapter'}\n")
         return 0
     plan, inputs = _made_plan(config, download=not config.dry_run, run_id=run.name)
-    attempt = supervise.make_attempt(plan, inputs.topology, run)
+    topology = inputs.topology
+    if run.resuming:
+        plan, topology = _resumed_plan(config, plan, inputs, run)
+    attempt = supervise.make_attempt(plan, topology, run)
     if config.dry_run:
         _emit(config, {"plan": to_json(plan), **supervise.dry_run_json(attempt)}, supervise.dry_run_text(attempt))
         return 0
-    return _run_and_report(config, plan, attempt, run)
+    return _run_and_report(config, plan, inputs, topology, attempt, run)
 
 
-def _run_and_report(config: RunConfig, plan: Any, attempt: Any, run: Any) -> int:  # noqa: ANN401
-    from orchestrator import supervise
+def _resumed_plan(config: RunConfig, plan: Any, inputs: Any, run: Any) -> tuple[Any, Any]:  # noqa: ANN401
+    """What the run has met before it was ended still counts: memory that ran out, devices that are left out."""
+    from orchestrator.planner.plan import loads
+    from orchestrator.quarantine import quarantined, words
+    from orchestrator.replanning import resumed
+
+    saved = loads((run.path / "plan.json").read_text(encoding="utf-8"))
+    found = resumed(config, plan, inputs, saved, quarantined(run.path), os.environ)
+    if found is None:
+        return plan, inputs.topology
+    for line in (*words(run.path), *found.changes):
+        print(f"note: {line}", file=sys.stderr)
+    return found.plan, found.topology
+
+
+def _run_and_report(config: RunConfig, plan: Any, inputs: Any, topology: Any, attempt: Any, run: Any) -> int:  # noqa: ANN401
     from orchestrator.report.text import summary_text
+    from orchestrator.supervisor import supervise
 
     stream = sys.stderr if _is_json(config) else sys.stdout
 
@@ -334,7 +355,7 @@ def _run_and_report(config: RunConfig, plan: Any, attempt: Any, run: Any) -> int
             _emit(config, body, "")
             return 0
     else:
-        body = supervise.run_attempt(attempt, run, say)
+        plan, body = supervise(config, plan, inputs, run, say, topology=topology)
     _emit(config, body, "\n" + summary_text(plan, body, run.path))
     return 0
 
@@ -371,6 +392,32 @@ def _cancel(config: RunConfig) -> int:
     done = runs.cancel(path)
     _emit(config, {"schema": 1, "run_dir": str(path), "done": done}, f"{done}\n")
     return 0
+
+
+def _faults(arguments: list[str]) -> int:
+    from orchestrator.compose import compose, run_hydra
+    from orchestrator.fault_runs import command, present
+    from orchestrator.faults.fault import listing
+    from orchestrator.inputs import located
+
+    what, rest = command.split(arguments)
+    if what == "help":
+        print(command.HELP, end="")
+        return 0
+    if any(item.startswith("-") for item in rest):
+        return run_hydra("train", command.without_sweep(rest), needs_job=what == "run")
+    config, _ = compose(rest, needs_job=what == "run")
+    check_can_save(config)
+    if what == "list":
+        kinds = listing()
+        _emit(config, {"schema": present.SCHEMA, "faults": kinds}, present.listing_text(kinds))
+        return 0
+    from orchestrator.fault_runs.run import run_matrix
+
+    stream = sys.stderr if _is_json(config) else sys.stdout
+    folder, matrix = run_matrix(rest, located(config), lambda line: print(line, file=stream, flush=True))
+    _emit(config, present.to_json(matrix), f"\n{present.to_text(matrix)}This table: {folder / 'faults.md'}\n")
+    return 0 if all(row.as_expected for row in matrix.rows) else int(ExitCode.RUN_FAILED)
 
 
 if __name__ == "__main__":

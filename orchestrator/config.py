@@ -191,10 +191,40 @@ class Stack(Enum):
     hf_plain = "hf_plain"
 
 
-class NoneOnly(Enum):
-    """A group whose only option, so far, is to do nothing."""
+class Fault(Enum):
+    """What can be done to a run on purpose, to see that it survives."""
 
     none = "none"
+    kill_rank = "kill_rank"
+    stop_rank = "stop_rank"
+    kill_launcher = "kill_launcher"
+    kill_supervisor = "kill_supervisor"
+    hang = "hang"
+    slow_rank = "slow_rank"
+    out_of_memory = "out_of_memory"
+    nan_gradients = "nan_gradients"
+    corrupt_checkpoint = "corrupt_checkpoint"
+    truncate_checkpoint = "truncate_checkpoint"
+    disk_full = "disk_full"
+    slow_link = "slow_link"
+    cut_link = "cut_link"
+    thermal = "thermal"
+    pcie_gen2 = "pcie_gen2"
+    xid_79 = "xid_79"
+    xid_94 = "xid_94"
+    xid_48_63 = "xid_48_63"
+    xid_154 = "xid_154"
+    slurm_preempt = "slurm_preempt"
+    slurm_node_down = "slurm_node_down"
+
+
+class FaultPhase(Enum):
+    """What a rank does when a fault of its own comes."""
+
+    loading = "loading"
+    evaluating = "evaluating"
+    training = "training"
+    saving = "saving"
 
 
 class OutputFormat(Enum):
@@ -370,10 +400,48 @@ class LaunchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
-    """When the run saves. `every` counts optimizer steps (0: only at the end)."""
+    """When the run saves.
 
-    every: int = 50
+    Attributes:
+        every: optimizer steps between checkpoints (0: only at the end); None: as rarely as failures allow.
+        keep: how many of the newest are kept.
+        mtbf_hours: mean time between failures of the whole job; None: by its devices.
+        max_lost_minutes: most work that one failure may lose.
+    """
+
+    every: int | None = None
     keep: int = 2
+    mtbf_hours: float | None = None
+    max_lost_minutes: float = 30.0
+
+
+class Rehearse(Enum):
+    """Whether the longest batch, an evaluation step and a save are tried before the first step."""
+
+    auto = "auto"
+    true = "true"
+    false = "false"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryConfig:
+    """What a run may do to survive.
+
+    Attributes:
+        restarts: in a row that bring the run no step further; 0 never starts again.
+        backoff_seconds: before the second start in a row without progress; each further one waits twice as long.
+        hang_factor: times the expected seconds of a step without progress that count as a hang.
+        min_ranks: fewer than these are not worth going on with.
+        allow_lossy: whether the longest rows may be cut where nothing else fits in memory.
+        rehearse: the longest batch, an evaluation step and a save before the first step. auto: on GPUs.
+    """
+
+    restarts: int = 5
+    backoff_seconds: float = 1.0
+    hang_factor: float = 3.0
+    min_ranks: int = 1
+    allow_lossy: bool = False
+    rehearse: Rehearse = Rehearse.auto
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,9 +471,33 @@ class CompressConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultsConfig:
-    """Faults to inject."""
+    """The fault that a run is given, and which of them `faults run` tries.
 
-    name: NoneOnly = NoneOnly.none
+    Attributes:
+        name: of the fault.
+        step: optimizer step at whose begin it comes, counted from 1.
+        rank: that it comes to; None: the last one.
+        every: it comes again each so many steps; 0: once, however often the run starts again.
+        attempt: number of the only attempt that it comes in; 0: whichever is first at the step.
+        phase: that it comes in, at or after that step.
+        factor: how many times slower a slow rank or link becomes.
+        seconds: after which a link that was cut is whole again; 0: never.
+        partition: of SLURM that preempts the run's.
+        only: faults that `faults run` tries; `all`: each that can run here.
+        limit_seconds: that a run may take before it counts as hung; None: by the run without a fault.
+    """
+
+    name: Fault = Fault.none
+    step: int = 5
+    rank: int | None = None
+    every: int = 0
+    attempt: int = 0
+    phase: FaultPhase = FaultPhase.training
+    factor: float = 3.0
+    seconds: float = 0.0
+    partition: str = ""
+    only: tuple[str, ...] = ("all",)
+    limit_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,6 +554,26 @@ class NetworkConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorConfig:
+    """What is recorded of a run while it goes on.
+
+    Attributes:
+        every_seconds: between readings of devices and hosts; ranks record each step.
+        tensorboard: whether scalars for TensorBoard are written, too.
+        prometheus_port: of each host, where the newest readings are served as text; 0 for none.
+        prometheus_address: that it listens on.
+        replay: a file of device readings that are played back from the start of the run; empty for none.
+    """
+
+    enabled: bool = True
+    every_seconds: float = 1.0
+    tensorboard: bool = False
+    prometheus_port: int = 0
+    prometheus_address: str = "127.0.0.1"
+    replay: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """Everything one verb needs. `devices` 0 uses all; `allocator` empty lets the planner choose.
 
@@ -483,6 +595,8 @@ class RunConfig:
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
+    monitor: MonitorConfig = field(default_factory=MonitorConfig)
     precision: Precision = Precision.auto
     checkpointing: Checkpointing = Checkpointing.auto
     checkpointing_layers: int | None = None

@@ -34,7 +34,7 @@ def check_rules(config: RunConfig) -> Iterator[Problem]:
 
 
 def _check_ranges(config: RunConfig) -> Iterator[Problem]:
-    least_one = {
+    least_one: dict[str, float] = {
         "adapter.rank": config.adapter.rank,
         "batch.global": config.batch.global_,
         "checkpointing_layers": 1 if config.checkpointing_layers is None else config.checkpointing_layers,
@@ -43,18 +43,27 @@ def _check_ranges(config: RunConfig) -> Iterator[Problem]:
         "nodes": config.nodes,
         "network.oversubscription": config.network.oversubscription,
         "checkpoint.keep": config.checkpoint.keep,
+        "faults.factor": config.faults.factor,
         "launch.probe_seconds": config.launch.probe_seconds,
+        "recovery.min_ranks": config.recovery.min_ranks,
     }
     not_negative: dict[str, float] = {
         "devices": config.devices,
         "data.max_rows": config.data.max_rows,
         "data.max_eval_rows": config.data.max_eval_rows,
         "batch.max_steps": config.batch.max_steps,
-        "checkpoint.every": config.checkpoint.every,
+        "checkpoint.every": config.checkpoint.every or 0,
         "compress.max_warmup_steps": config.compress.max_warmup_steps,
         "eval.every": config.eval.every,
+        "faults.step": config.faults.step,
+        "faults.rank": config.faults.rank or 0,
+        "faults.every": config.faults.every,
+        "faults.attempt": config.faults.attempt,
+        "faults.seconds": config.faults.seconds,
         "optimizer.weight_decay": config.optimizer.weight_decay,
         "optimizer.max_grad_norm": config.optimizer.max_grad_norm,
+        "recovery.restarts": config.recovery.restarts,
+        "recovery.backoff_seconds": config.recovery.backoff_seconds,
         "seed": config.seed,
         "topology.matrix": config.topology.matrix,
         "network.port_gbit": config.network.port_gbit,
@@ -62,10 +71,15 @@ def _check_ranges(config: RunConfig) -> Iterator[Problem]:
         "network.rails": config.network.rails,
     }
     positive = {
+        "checkpoint.mtbf_hours": 1.0 if config.checkpoint.mtbf_hours is None else config.checkpoint.mtbf_hours,
+        "checkpoint.max_lost_minutes": config.checkpoint.max_lost_minutes,
         "optimizer.lr": config.optimizer.lr,
         "optimizer.eps": config.optimizer.eps,
         "batch.epochs": config.batch.epochs,
         "adapter.alpha": config.adapter.alpha,
+        "recovery.hang_factor": config.recovery.hang_factor,
+        "monitor.every_seconds": config.monitor.every_seconds,
+        "faults.limit_seconds": 1.0 if config.faults.limit_seconds is None else config.faults.limit_seconds,
     }
     fractions = {
         "data.eval_fraction": config.data.eval_fraction,
@@ -102,6 +116,8 @@ def _check_limits(config: RunConfig) -> Iterator[Problem]:
         "batch.global": (config.batch.global_, 65_536),
         "seed": (config.seed, 2**32 - 1),
         "launch.master_port": (config.launch.master_port, 65_535),
+        "monitor.prometheus_port": (config.monitor.prometheus_port, 65_535),
+        "monitor.every_seconds": (config.monitor.every_seconds, 3600),
         "nodes": (config.nodes, 100_000),
         "devices": (config.devices, 100_000),
     }
@@ -116,6 +132,7 @@ def _check_limits(config: RunConfig) -> Iterator[Problem]:
         "engine.max_reuse_distance": engine.max_reuse_distance,
         "engine.reduce_bucket_size": engine.reduce_bucket_size,
         "launch.master_port": config.launch.master_port,
+        "monitor.prometheus_port": config.monitor.prometheus_port,
     }
     for where, number in elements.items():
         if number is not None and number < 0:

@@ -169,7 +169,12 @@ def located(config: RunConfig) -> RunConfig:
     calibration = config.calibration
     if calibration not in {AUTO, NONE, ""}:
         calibration = _absolute(calibration)
-    return replace(config, model=model, data=data, topology=topology, engine=engine, calibration=calibration)
+    monitor = config.monitor
+    if monitor.replay:
+        monitor = replace(monitor, replay=_absolute(monitor.replay))
+    return replace(
+        config, model=model, data=data, topology=topology, engine=engine, calibration=calibration, monitor=monitor
+    )
 
 
 def _is_here(path: str) -> bool:

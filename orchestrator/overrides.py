@@ -13,7 +13,7 @@ from orchestrator.errors import Problem, UserError
 
 # Groups where a value that is no option is a path or a hub id: group -> option that takes it.
 _NAME_LISTS = frozenset(
-    {"adapter.targets", "bench.only", "launch.extra", "launch.hosts", "launch.modules", "launch.mounts"}
+    {"adapter.targets", "bench.only", "faults.only", "launch.extra", "launch.hosts", "launch.modules", "launch.mounts"}
 )
 _PATH_GROUPS = {"model": "local", "data": "file", "topology": "file"}
 # Groups whose options are names of machines, which people spell in many ways.
@@ -78,7 +78,7 @@ def _value_override(argument: str, key: str, value: str, *, sweep: bool) -> str:
         # Hydra would take the commas for a sweep over the names.
         return f"{argument.split('=', 1)[0]}={quote(value)}"
     # Paths may hold characters that mean something in Hydra's grammar.
-    is_path = key.endswith(("path", "_dir")) or key in {"save", "resume", "allocator", "calibration"}
+    is_path = key.endswith(("path", "_dir")) or key in {"save", "resume", "allocator", "calibration", "monitor.replay"}
     if is_path and not value.startswith(("'", '"', "$")):
         return argument.split("=", 1)[0] + "=" + quote(value)
     return argument

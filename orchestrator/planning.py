@@ -24,6 +24,10 @@ def plan_of(config: RunConfig, inputs: Inputs, run_id: str, environ: Mapping[str
         UserError: what was asked for is not there, or a calibration that is named cannot be read.
         NothingFits: no strategy fits.
     """
+    if config.monitor.tensorboard or config.monitor.replay:
+        from orchestrator.monitor.asked import check_monitor  # of no use to most plans
+
+        check_monitor(config.monitor)
     topology = inputs.topology
     known = choose_calibration(config.calibration, topology, environ)
     counts = ranks_of_hosts(config, topology)

@@ -18,7 +18,10 @@ RUNS = Path("runs")
 _TRACES = ("summary.json", "metrics.jsonl", "checkpoints", "adapter")
 # What two commands must share for one to continue the other's run.
 # These belong to one command, not to the run.
-OF_THE_COMMAND = frozenset({"resume", "run_dir", "dry_run", "format", "save", "bench.only", "calibration", "follow"})
+OF_THE_COMMAND = frozenset(
+    {"resume", "run_dir", "dry_run", "format", "save", "bench.only", "calibration", "follow", "faults.only"}
+    | {"faults.limit_seconds"}
+)
 # What the parameters, their moments and the order of the rows depend on.
 _FIXED_GROUPS = ("base.", "adapter.")
 _FIXED_KEYS = frozenset(

@@ -19,7 +19,7 @@ from orchestrator.errors import Problem, UserError
 from orchestrator.run_dir import folder_of, read_json
 from orchestrator.slurm import JobState, Phase
 from orchestrator.slurm_follow import output_of
-from orchestrator.supervise import STOP_FILE
+from orchestrator.attempts import STOP_FILE
 
 _RANKS_SHOWN = 16
 _FOLLOW_SECONDS = 0.5

@@ -19,6 +19,7 @@ from launch.host_job import HostJob
 from launch.host_job import dumps as dump_job
 from launch.host_job import loads as load_job
 from launch.parent_death import die_with_parent
+from launch.request import FileToWrite
 from orchestrator import supervise
 from orchestrator.config import OnDrift, RunConfig, TopologyConfig
 from orchestrator.drift import Drift, compare, places_of_nodes, places_of_plan
@@ -37,7 +38,7 @@ from topology.fingerprint import fingerprint
 from topology.model import Topology
 from topology.probe import read_topology
 
-__all__ = ["check", "main", "new_config"]
+__all__ = ["check", "files_of_plan", "main", "new_config"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ def check(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
     prints = {"fingerprint": fingerprint(machine), "planned": plan.topology_fingerprint}
     job.tell("topology", nodes=names, **prints, differences=drift.differences)
     if not drift.differences:
-        _assign(job, load_job(job.parts.read_text(encoding="utf-8")), drift.nodes)
+        _write(job.parts, _assigned(load_job(job.parts.read_text(encoding="utf-8")), drift.nodes))
         how = "same fingerprint" if len(set(prints.values())) == 1 else "what differs does not matter to the plan"
         return (f"the nodes are as planned ({how})",)
     if is_strict or drift.is_other_kind:
@@ -132,19 +133,29 @@ def _plan_anew(job: Job, old: Plan, machine: Topology, environ: Mapping[str, str
     inputs = gather(config)
     plan = plan_of(config, inputs, old.run_id, environ)
     run = RunDir(path=job.run_dir, resuming=True)
-    files = supervise.make_attempt(plan, inputs.topology, run, environ=environ).launch.files
-    for file in files:
-        name = Path(file.path).name
-        if name.endswith(".sbatch"):  # it is running
-            continue
-        if Path(file.path).parent.name == "launch" and name.endswith(".json"):
-            _assign(job, load_job(file.text), _nodes_of(plan, inputs.topology))
-        else:
-            _write(Path(file.path), file.text)
+    for file in files_of_plan(plan, inputs.topology, run, job.parts, environ):
+        _write(Path(file.path), file.text)
     _write(job.run_dir / f"plan.{job.attempt}.json", (job.run_dir / "plan.json").read_text(encoding="utf-8"))
     labels = {"old": old.chosen.strategy.label, "new": plan.chosen.strategy.label}
     job.tell("replanned", **labels, old_hash=old.plan_hash, new_hash=plan.plan_hash)
     return (*notes, f"planned anew: {labels['new']} in place of {labels['old']}", plan.machine)
+
+
+def files_of_plan(
+    plan: Plan, topology: Topology, run: RunDir, parts: Path, environ: Mapping[str, str]
+) -> list[FileToWrite]:
+    """Return the files of a plan that is made within a job: all but its script, the parts where the job reads them."""
+    files = []
+    for file in supervise.make_attempt(plan, topology, run, environ=environ).launch.files:
+        name = Path(file.path).name
+        if name.endswith(".sbatch"):  # it is running
+            continue
+        if Path(file.path).parent.name == "launch" and name.endswith(".json"):
+            text = _assigned(load_job(file.text), _nodes_of(plan, topology))
+            files.append(FileToWrite(path=str(parts), text=text))
+        else:
+            files.append(file)
+    return files
 
 
 def _nodes_of(plan: Plan, machine: Topology) -> tuple[str, ...]:
@@ -155,12 +166,12 @@ def _nodes_of(plan: Plan, machine: Topology) -> tuple[str, ...]:
     return tuple(dict.fromkeys(home[name] for name in plan.chosen.strategy.device_ids))
 
 
-def _assign(job: Job, parts: HostJob, nodes: tuple[str, ...]) -> None:
-    """Write the nodes' parts, each with the node it is for."""
+def _assigned(parts: HostJob, nodes: tuple[str, ...]) -> str:
+    """The text of the nodes' parts, each with the node it is for."""
     if len(nodes) == len(parts.parts):
         named = (replace(part, node=node) for part, node in zip(parts.parts, nodes, strict=True))
         parts = replace(parts, parts=tuple(named))
-    _write(job.parts, dump_job(parts))
+    return dump_job(parts)
 
 
 def _write(path: Path, text: str) -> None:

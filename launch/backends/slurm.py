@@ -24,7 +24,7 @@ def build(
     prepare: str,
     measure: str = "",
     compare: str = "",
-    first_attempt: int = 1,
+    watch: str = "",
     template: str = "",
 ) -> Request:
     """Write the batch script, the ranks' variables and the nodes' parts, and submit it.
@@ -36,7 +36,8 @@ def build(
         measure: module that is run on each node before that, with the run directory and the number of the attempt;
             empty for none, and then there is no `compare`.
         compare: module that is run once after it, with the same and the path of the nodes' parts, which it may change.
-        first_attempt: number of the attempt that the first start of the job is; each requeue is the next.
+        watch: module that starts the ranks on the first node and starts them again where they fail, with the run
+            directory and the command; empty for none. In a container there is none: no srun works from inside.
         template: Jinja2 text in place of `default_template()`.
 
     Raises LaunchError for what one job cannot ask for, and for a template that does not work.
@@ -44,7 +45,7 @@ def build(
     _check(spec)
     if options.container or options.conda or options.venv:
         spec = replace(spec, python="python3")  # of that environment, not of the one that launches
-    values = _values(spec, options, (prepare, measure, compare), first_attempt)
+    values = _values(spec, options, (prepare, measure, compare), watch)
     script = _rendered(template or default_template(), values)
     job = several.job_of(spec, torchrun.part, is_batch=True)
     return Request(
@@ -94,7 +95,7 @@ def _check(spec: LaunchSpec) -> None:
 
 
 def _values(
-    spec: LaunchSpec, options: SlurmOptions, modules: tuple[str, str, str], first_attempt: int
+    spec: LaunchSpec, options: SlurmOptions, modules: tuple[str, str, str], watch: str
 ) -> dict[str, Any]:
     """What a template may use; texts of commands are quoted for the shell."""
     cpus = _cpus(spec, options)
@@ -108,6 +109,9 @@ def _values(
     one = (*srun, "--nodes=1", "--ntasks=1", *(("--gres=none",) if _total_gpus(spec, options) else ()))
     look = (*python, "-P", "-u", "-m", measure, spec.run_dir)
     judge = (*python, "-P", "-u", "-m", compare, spec.run_dir, several.job_path(spec))
+    watched = (spec.python, "-P", "-u", "-m", watch, spec.run_dir, several.job_path(spec), "--")
+    # A node whose agent fails must not leave the others waiting; lines come as they are written.
+    start = (*srun, f"--nodes={nodes}", "--kill-on-bad-exit=1", "--unbuffered", *ranks)
     return {
         "directives": _directives(spec, options, cpus),
         "run_dir": shlex.quote(spec.run_dir),
@@ -119,9 +123,7 @@ def _values(
         "prepare": shlex.join((*one, *rows)),
         "measure": shlex.join((*srun, f"--nodes={nodes}", *look)) if measure else "",
         "compare": shlex.join((*one, *judge)) if compare else "",
-        # A node whose agent fails must not leave the others waiting; lines come as they are written.
-        "ranks": shlex.join((*srun, f"--nodes={nodes}", "--kill-on-bad-exit=1", "--unbuffered", *ranks)),
-        "first_attempt": first_attempt,
+        "ranks": shlex.join((*(watched if watch and not options.container else ()), *start)),
         "max_requeues": options.max_requeues,
         "is_array": bool(options.array),
         "nodes": nodes,

@@ -62,3 +62,16 @@ def make_example(input_ids: Sequence[int], labels: Sequence[int]) -> Example:
 def masked_like(example: Example) -> Example:
     """The same tokens without any loss: what a rank computes when it has no row left."""
     return replace(example, labels=np.full_like(example.labels, IGNORED))
+
+
+def shortened(example: Example, tokens: int) -> Example:
+    """The first `tokens` of a row; the last document that is left may end in its middle."""
+    if len(example) <= tokens:
+        return example
+    lengths, left = [], tokens
+    for length in example.seq_lengths:
+        lengths.append(min(length, left))
+        left -= lengths[-1]
+        if left == 0:
+            break
+    return Example(input_ids=example.input_ids[:tokens], labels=example.labels[:tokens], seq_lengths=tuple(lengths))

@@ -37,7 +37,7 @@ from topology.units import format_bytes
 
 _SHOWN_HOSTS = 4
 
-__all__ = ["make_plan", "sequence_length"]
+__all__ = ["make_plan", "plan_of_solution", "sequence_length"]
 
 
 def make_plan(
@@ -62,10 +62,17 @@ def make_plan(
         config=config, topology=topology, model=model, data=data, calibration=known.calibration, counts=counts
     )
     solution = solve(asked)
-    job, found = solution.job, solution.found
-    config, settled = job.config, replace(asked, config=job.config)
-    if found.best is None or found.fit is None:
+    if solution.found.best is None:
         raise _nothing_fits(asked, solution)
+    return plan_of_solution(asked, solution, run_id, known)
+
+
+def plan_of_solution(asked: Asked, solution: Solution, run_id: str, known: Chosen) -> Plan:
+    """Write out the best of what a search has found, which must have found something."""
+    job, found = solution.job, solution.found
+    config, settled, model, data = job.config, replace(asked, config=job.config), asked.model, asked.data
+    if found.best is None or found.fit is None:
+        raise ValueError("a plan of a search that found nothing")
     world, tightest = found.best.place.world, found.fit.ranks
     trades = trades_of(settled, job, found.best, whole_fits=_whole_fits(asked, solution))
     arithmetic = choose_precision(config, world)
@@ -80,7 +87,7 @@ def make_plan(
         reasons=reasons_for(asked, solution, arithmetic),
         warnings=(*_warnings(job, found.best, arithmetic, data), *known.warnings),
         workload=load,
-        topology_fingerprint=fingerprint(topology),
+        topology_fingerprint=fingerprint(asked.topology),
         device_kind=world.devices[0].kind.value,
         device_name=tightest.device_name,
         device_memory_bytes=tightest.machine.memory_bytes,
@@ -92,6 +99,7 @@ def make_plan(
         shards=cut_lines(job, found.best) or uneven_shards(job, world if config.devices else solution.worlds[0]),
         knobs=derivation_of(job, found.best),
         calibration=_use_of(known, job, found.best),
+        setbacks=asked.setbacks,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from orchestrator.planner.evaluate import Job, Point, usable_bytes
+from orchestrator.planner.evaluate import Job, Point
+from orchestrator.planner.fits import usable_bytes
 from orchestrator.planner.streamed_plan import TierBytes
 from orchestrator.planner.streaming_cut import Streaming
 from orchestrator.planner.streaming_plan import HEADROOM, shares_of, streamed_plan

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from orchestrator.config import Attention, Checkpointing, Engine, RunConfig
 from orchestrator.estimate import base
-from orchestrator.estimate.calibration import DEVICE_FILL
 from orchestrator.estimate.masks import EAGER_BY_DEFAULT
 from orchestrator.estimate.memory import estimate_memory
 from orchestrator.estimate.setting import Machine, Setting, Zero3Knobs
@@ -15,6 +14,7 @@ from orchestrator.estimate.time import estimate_time
 from orchestrator.estimate.values import Memory, StepTime, Term
 from orchestrator.planner.compress_costs import Offer
 from orchestrator.planner.dtypes import adapter_dtype
+from orchestrator.planner.fits import Fit, fit_in
 from orchestrator.planner.groups import Group
 from orchestrator.planner.measured import counted_stack
 from orchestrator.planner.strategy import Zero3Extras
@@ -24,9 +24,7 @@ from orchestrator.planner.world import RankClass, World
 from orchestrator.workload.adapter import AdapterShape
 from orchestrator.workload.batch import BatchShape
 from orchestrator.workload.model import ModelShape
-from topology.units import GIB, format_bytes
 
-_SHOWN_TERMS = 3
 # Rows of varying length leave holes that only growable segments can reuse.
 _EXPANDABLE = "expandable_segments:True"
 
@@ -83,24 +81,6 @@ class Point:
     extras: Zero3Extras | None = None
     sparse: Offer | None = None
     streaming: Streaming | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Misfit:
-    """Why a point does not fit, and how many bytes the tightest rank lacks."""
-
-    reason: str
-    missing_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """Memory of the tightest ranks; `margin` is the share that stays free of what they may fill (below 0: a misfit)."""
-
-    ranks: RankClass
-    memory: Memory
-    margin: float
-    misfit: Misfit | None
 
 
 def setting_of(job: Job, point: Point, at: int) -> Setting:
@@ -208,7 +188,7 @@ def fits_of(job: Job, point: Point, settings: Sequence[Setting] | None = None) -
         memory = estimate_memory(setting)
         if point.extras is not None and point.extras.hpz_partition_size > 1:
             memory = _with_second_copy(job, memory, point.extras.hpz_partition_size)
-        fits.append(_fit(point.place.world, ranks, memory))
+        fits.append(fit_in(point.place.world, ranks, memory))
     return tuple(fits)
 
 
@@ -229,61 +209,3 @@ def _with_second_copy(job: Job, memory: Memory, ranks: int) -> Memory:
             terms=(*train.terms, extra),
         ),
     )
-
-
-def usable_bytes(ranks: RankClass) -> int:
-    """Device memory that a plan may fill; on a CPU the host's, whatever the budget of its tensors."""
-    if not ranks.machine.is_gpu:
-        return ranks.host_bytes
-    usable = int(ranks.machine.memory_bytes * DEVICE_FILL.value)
-    return usable if ranks.budget_bytes is None else min(usable, ranks.budget_bytes)
-
-
-def _fit(world: World, ranks: RankClass, memory: Memory) -> Fit:
-    usable, host = max(1, usable_bytes(ranks)), max(1, ranks.host_bytes)
-    fill = max(memory.device_bytes / usable, memory.host_bytes / host)
-    if ranks.budget_bytes is not None and not ranks.machine.is_gpu:
-        tensors = max(phase.allocated_bytes for phase in (memory.load, memory.train, memory.save))
-        fill = max(fill, tensors / ranks.budget_bytes)
-    return Fit(ranks=ranks, memory=memory, margin=1 - fill, misfit=_misfit(world, ranks, memory))
-
-
-def _misfit(world: World, ranks: RankClass, memory: Memory) -> Misfit | None:
-    phases = (("while loading", memory.load), ("while training", memory.train), ("while saving", memory.save))
-    if ranks.machine.is_gpu:
-        when, phase = max(phases, key=lambda item: item[1].device_bytes)
-        missing = phase.device_bytes - usable_bytes(ranks)
-        if missing > 0:
-            card = f"{ranks.device_name} " if len({device.name for device in world.devices}) > 1 else ""
-            usable = f"{DEVICE_FILL.value:.0%} of it usable"
-            if ranks.budget_bytes is not None:
-                usable = f"{format_bytes(usable_bytes(ranks))} of it may be used by engine.budgets_gib"
-            reason = (
-                f"needs {format_bytes(phase.device_bytes)} a card {when} ({_largest(phase.terms)}), {card}has "
-                f"{format_bytes(ranks.machine.memory_bytes)} ({usable}): {format_bytes(missing)} missing"
-            )
-            return Misfit(reason=reason, missing_bytes=missing)
-    elif ranks.budget_bytes is not None:
-        when, phase = max(phases, key=lambda item: item[1].allocated_bytes)
-        missing = phase.allocated_bytes - ranks.budget_bytes
-        if missing > 0:
-            reason = (
-                f"needs {format_bytes(phase.allocated_bytes)} for tensors {when} ({_largest(phase.terms)}), "
-                f"engine.budgets_gib allows {format_bytes(ranks.budget_bytes)}: {format_bytes(missing)} missing"
-            )
-            return Misfit(reason=reason, missing_bytes=missing)
-    when, phase = max(phases, key=lambda item: item[1].host_bytes)
-    missing = phase.host_bytes - ranks.host_bytes
-    if missing <= 0:
-        return None
-    reason = (
-        f"needs {format_bytes(phase.host_bytes)} of host memory a rank {when} ({_largest(phase.host_terms)}), has "
-        f"{format_bytes(ranks.host_bytes)} available for each of {world.ranks_beside(ranks.rank)}: "
-        f"{format_bytes(missing)} missing"
-    )
-    return Misfit(reason=reason, missing_bytes=missing)
-
-
-def _largest(terms: tuple[Term, ...]) -> str:
-    shown = sorted(terms, key=lambda term: -term.bytes)[:_SHOWN_TERMS]
-    return ", ".join(f"{term.name} {term.bytes / GIB:.1f}" for term in shown)

@@ -15,7 +15,8 @@ from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.values import StepTime
 from orchestrator.planner.compress_choice import conflict_of_sparse, offer_of, sparse_first, sparse_instead
 from orchestrator.planner.compress_costs import Offer
-from orchestrator.planner.evaluate import Fit, Job, Misfit, Place, Point, fit_of, settings_of, time_of
+from orchestrator.planner.evaluate import Job, Place, Point, fit_of, settings_of, time_of
+from orchestrator.planner.fits import Fit, Misfit
 from orchestrator.planner.points import bare_layer_seconds, label_of, places_of, points_of, with_knobs
 from orchestrator.planner.strategy import options_label
 from orchestrator.planner.variants import OPTIMIZER_HANDICAP

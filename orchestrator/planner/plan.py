@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from orchestrator.config import RunConfig
 from orchestrator.config_codec import parse_config
 from orchestrator.errors import Problem, UserError
 from orchestrator.estimate.values import Estimate
-from orchestrator.planner.codec import MalformedError, decode, encode
+from orchestrator.planner.codec import ADDED, MalformedError, decode, encode
 from orchestrator.planner.knobs import Knob
 from orchestrator.planner.measured import CalibrationUse
+from orchestrator.planner.setbacks import Setbacks
 from orchestrator.planner.strategy import Strategy
 
 SCHEMA: Final = 1
@@ -135,6 +136,7 @@ class Plan:
         layers: what recompute, offload and a smaller adapter save and cost by groups of layers.
         knobs: settings of the chosen engine, each with its derivation.
         calibration: what was measured of what the estimates stand on; None where all of it is from tables.
+        setbacks: what the run had met when this was planned; None for the first plan of a run.
     """
 
     schema: int = SCHEMA
@@ -158,6 +160,7 @@ class Plan:
     shards: tuple[str, ...] = ()
     knobs: tuple[Knob, ...] = ()
     calibration: CalibrationUse | None = None
+    setbacks: Setbacks | None = field(default=None, metadata=ADDED)
 
     def __post_init__(self) -> None:
         """Refuse a choice that is not the best of those that fit."""
@@ -169,6 +172,12 @@ class Plan:
     def run_config(self) -> RunConfig:
         """The configuration as typed values."""
         return parse_config(self.config)
+
+    @property
+    def rows_tokens(self) -> int:
+        """Tokens at which the rows are cut when they are made; steps may cut them shorter (`Strategy.seq_len`)."""
+        whole = 0 if self.setbacks is None else self.setbacks.whole_tokens
+        return whole or self.chosen.strategy.seq_len
 
     @property
     def plan_hash(self) -> str:

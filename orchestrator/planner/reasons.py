@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.config import Checkpointing, Engine, Optimizer
 from orchestrator.planner.dtypes import Arithmetic
-from orchestrator.planner.evaluate import usable_bytes
+from orchestrator.planner.fits import usable_bytes
 from orchestrator.planner.picks import pick_words
 from orchestrator.planner.plan import Choice
 from orchestrator.planner.ranking import WORTH_MEMORY

@@ -14,8 +14,9 @@ from itertools import product
 
 from orchestrator.config import Engine
 from orchestrator.estimate.values import Estimate
-from orchestrator.planner.evaluate import Fit, Job, Point, time_of
+from orchestrator.planner.evaluate import Job, Point, time_of
 from orchestrator.planner.explore import Explorer, Refused, Taken, Timed, group_of, pace_of
+from orchestrator.planner.fits import Fit
 from orchestrator.planner.parts import add_parts
 from orchestrator.planner.plan import Choice
 from orchestrator.planner.points import strategy_of

@@ -13,6 +13,8 @@ from orchestrator.planner.explore import Refused
 from orchestrator.planner.rank_lists import with_rank_lists
 from orchestrator.planner.rates import memory_of
 from orchestrator.planner.search import Found, search
+from orchestrator.planner.setback_worlds import with_setbacks
+from orchestrator.planner.setbacks import Setbacks
 from orchestrator.planner.subsets import choose_worlds
 from orchestrator.planner.variants import closed_of, jobs_of
 from orchestrator.planner.world import World
@@ -31,6 +33,7 @@ class Asked:
     data: DataStats
     calibration: Calibration | None = None
     counts: tuple[int, ...] = ()  # ranks of each host, where the user says so
+    setbacks: Setbacks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,7 @@ def solve(asked: Asked) -> Solution:
     """
     config, model, data = asked.config, asked.model, asked.data
     worlds = with_rank_lists(config, choose_worlds(config, asked.topology, asked.calibration, asked.counts))
+    worlds = with_setbacks(worlds, asked.setbacks)
     jobs = jobs_of(config, model, data, is_gpu=worlds[0].is_gpu)
     found = search(jobs, worlds)
     closed = tuple(Refused(strategy=entry.choice, reason=entry.reason) for entry in closed_of(config, model, data))

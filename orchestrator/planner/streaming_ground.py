@@ -10,7 +10,8 @@ from orchestrator.estimate.extents import Stored, layer_bytes, slot_bytes
 from orchestrator.estimate.setting import DTYPE_BYTES, Machine
 from orchestrator.estimate.streamed_share import StreamedShare
 from orchestrator.estimate.values import Memory
-from orchestrator.planner.evaluate import Job, Place, Point, memory_of, usable_bytes
+from orchestrator.planner.evaluate import Job, Place, Point, memory_of
+from orchestrator.planner.fits import device_limit_bytes, host_limit_bytes
 from orchestrator.planner.groups import Group
 from orchestrator.planner.streaming_cut import Room, Streaming
 from orchestrator.planner.world import RankClass
@@ -118,19 +119,20 @@ def _room(ranks: RankClass, memory: Memory, engine: EngineConfig, *, is_gpu: boo
         staging: bytes that a drive's layers pass through.
         tiers: whether anything may wait off the device.
     """
-    phases = (memory.load, memory.train)
-    limit = usable_bytes(ranks)
+    phases = (("load", memory.load), ("train", memory.train))
     device = min(
-        int((limit - phase.device_bytes) * phase.allocated_bytes / max(1, phase.reserved_bytes)) for phase in phases
+        int((limit - phase.device_bytes) * phase.allocated_bytes / max(1, phase.reserved_bytes))
+        for limit, phase in ((device_limit_bytes(ranks, name), phase) for name, phase in phases)
     )
     device -= _ROUNDING_BYTES
     if not is_gpu:
         if ranks.budget_bytes is not None:
-            device = min(device, *(ranks.budget_bytes - phase.allocated_bytes for phase in phases))
+            device = min(device, *(ranks.budget_bytes - phase.allocated_bytes for _, phase in phases))
         return Room(device=device)
     if not tiers:
         return Room(device=device)
-    host = ranks.host_bytes - max(phase.host_bytes for phase in (*phases, memory.save))
+    held = (*phases, ("save", memory.save))
+    host = min(host_limit_bytes(ranks, name) - phase.host_bytes for name, phase in held)
     if not engine.nvme_path:
         return Room(device=device, host=host)
     return Room(device=device, host=host - staging, nvme=_DRIVE_BYTES)

@@ -7,7 +7,8 @@ from typing import Final
 from orchestrator.config import Checkpointing, Engine, Offload
 from orchestrator.estimate.extents import layer_bytes, stored_of
 from orchestrator.planner.assign import assign_shards
-from orchestrator.planner.evaluate import Job, Place, Point, fits_of, layer_seconds, setting_of, usable_bytes
+from orchestrator.planner.evaluate import Job, Place, Point, fits_of, layer_seconds, setting_of
+from orchestrator.planner.fits import usable_bytes
 from orchestrator.planner.points import places_of, points_of, with_knobs
 from orchestrator.planner.shards import ShardRank, Shortage, explain_cut
 from orchestrator.planner.streaming_plan import HEADROOM

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from orchestrator.estimate.time import estimate_time, timeline_of
 from orchestrator.estimate.timeline import Segment
 from orchestrator.estimate.values import StepTime, Term
-from orchestrator.planner.evaluate import Job, Point, fits_of, setting_of, usable_bytes
+from orchestrator.planner.evaluate import Job, Point, fits_of, setting_of
+from orchestrator.planner.fits import usable_bytes
 from orchestrator.planner.solve import Asked, solve
 
 __all__ = ["Bar", "Segment", "View", "view_of"]

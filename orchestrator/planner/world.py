@@ -12,6 +12,7 @@ from orchestrator.planner.latency import gather_latency_seconds, reduce_latency_
 from orchestrator.planner.ranks import host_of_rank, hosts_of_ranks, is_even
 from orchestrator.planner.rates import at_speed, cores_of, host_share_bytes, machine_of
 from orchestrator.planner.routes import Routes
+from orchestrator.planner.setbacks import Ceiling
 from topology.model import Device, DeviceKind, Host
 
 
@@ -37,6 +38,7 @@ class World:
         budgets_bytes: device memory that each rank may fill; empty for what planning rules allow.
         weights: of the ranks' parts of layers that stream; empty for as equal as can be.
         speeds: of each rank, by what the description says; empty for as described.
+        ceilings: of predicted memory, where a plan has run out of it.
     """
 
     hosts: tuple[Host, ...]
@@ -56,6 +58,7 @@ class World:
     speeds: tuple[float, ...] = ()
     uneven_ranks: tuple[int, ...] = ()
     uneven_threads: tuple[int, ...] = ()
+    ceilings: tuple[Ceiling, ...] = ()
 
     @property
     def size(self) -> int:
@@ -120,6 +123,7 @@ class RankClass:
         device_name: for messages.
         budget_bytes: device memory that each may fill, where the user limits it.
         weight: of their parts of layers that stream.
+        ceilings: of predicted memory, where a plan has run out of it.
     """
 
     rank: int
@@ -130,6 +134,7 @@ class RankClass:
     device_name: str
     budget_bytes: int | None = None
     weight: float = 1.0
+    ceilings: tuple[Ceiling, ...] = ()
 
 
 def device_classes(world: World) -> tuple[int, ...]:
@@ -203,6 +208,7 @@ def rank_classes(
             device_name=world.devices[rank].name,
             budget_bytes=world.budgets_bytes[rank] if world.budgets_bytes else None,
             weight=world.weights[rank] if world.weights else 1.0,
+            ceilings=tuple(one for one in world.ceilings if one.device_name == world.devices[rank].name),
         )
         for (kind, share), (rank, count) in counts.items()
     )

@@ -20,7 +20,7 @@ from launch.parent_death import die_with_parent
 from orchestrator.errors import ExitCode, Problem, UserError
 from orchestrator.report.trained import INTERRUPTED
 from orchestrator.slurm import Phase, state_of
-from orchestrator.supervise import STOP_FILE
+from orchestrator.attempts import STOP_FILE
 from orchestrator.sweeps.allot import WHOLE, Place
 from orchestrator.sweeps.trial import TrialJob, trial_environment
 

@@ -13,8 +13,13 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from orchestrator.config import FaultPhase
+from orchestrator.faults.inject import Injector
+from orchestrator.monitor.beat import Heart
+from orchestrator.train.finite import FiniteCheck
 from orchestrator.train.groups import MetricsGroup
 from orchestrator.train.run_files import EventLog, append_json_line
+from orchestrator.train.saving import Saver
 from orchestrator.train.settings import TrainSettings
 from orchestrator.train.trainer import PlannedTrainer, TokenMeter
 
@@ -78,24 +83,29 @@ class StepClock:
 class RunCallback(TrainerCallback):  # type: ignore[misc]
     """Drives everything of ours at the boundaries of the steps of transformers' loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one for each thing that is made before
         self,
         *,
         settings: TrainSettings,
         group: MetricsGroup,
         events: EventLog,
+        saver: Saver,
+        heart: Heart,
+        faults: Injector,
         num_steps: int,
         num_rows: int,
-        save_every: int,
         eval_every: int,
     ) -> None:
         """Take the schedule; the trainer and the hooks are attached when they exist."""
         self.settings = settings
         self.group = group
         self.events = events
+        self.saver = saver
+        self.heart = heart
+        self.faults = faults
+        self._micro = 0
         self.num_steps = num_steps
         self.num_rows = num_rows
-        self.save_every = save_every
         self.eval_every = eval_every
         self.clock = StepClock()
         self.stop = StopFlag(settings.run_dir)
@@ -103,9 +113,13 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.losses: dict[int, float] = {}
         self._accuracy = math.nan
         self.trainer: PlannedTrainer | None = None
+        self.finite = FiniteCheck(settings)
         self.on_start: Callable[[], None] = lambda: None
         self.on_first_step: Callable[[], None] = lambda: None
         self.on_step: Callable[[float], dict[str, float]] = lambda _: {}
+        self.on_clock: Callable[[float], None] = lambda _: None
+        self.on_logged: Callable[[int, float, dict[str, float]], None] = lambda *_: None
+        self._own_tokens = 0.0
         self._besides: dict[str, float] = {}
 
     def on_train_begin(
@@ -115,16 +129,35 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.on_start()
         self.clock.restart()
 
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Let a fault come that was asked for."""
+        self.faults.reached(FaultPhase.training, state.global_step + 1)
+
+    def on_substep_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Beat within a step, which may take minutes."""
+        self._micro += 1
+        self.heart.beat(micro=self._micro)
+        self.faults.reached(FaultPhase.training, state.global_step + 1, self._micro)
+
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Measure, agree on a stop, and say what the loop must do next."""
         seconds = self.clock.stop()
+        self.on_clock(seconds)
         step = state.global_step
+        self._micro = 0
+        self.heart.beat("training", step=step)
+        self.faults.reached(FaultPhase.training, step)
         if len(self.clock.seconds) == 1:
             self.on_first_step()
         self._besides = self.on_step(seconds)
-        asked, tokens, label_tokens, correct = self.group.sum([float(self.stop.is_set()), *self._meter()])
+        wishes = [float(self.stop.is_set()), *self.saver.flags(step, seconds)]
+        asked, due, lost, tokens, label_tokens, correct = self.group.sum([*wishes, *self._meter()])
         self.clock.tokens.append(tokens)
         self._accuracy = correct / max(label_tokens, 1.0)
         last = step >= self.num_steps
@@ -133,7 +166,9 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             control.should_training_stop = True
             control.should_save = True
             self.events.add("stop_agreed", step=step)
-        if last or (self.save_every and step % self.save_every == 0):
+        if lost > 0 and not last:
+            self.saver.end_if_lost(True)  # noqa: FBT003
+        if last or due > 0:
             control.should_save = True
         if not last and self.eval_every and step % self.eval_every == 0:
             control.should_evaluate = True
@@ -142,7 +177,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         if self.trainer is None:
             return [0.0, 0.0, 0.0]
         meter, self.trainer.meter = self.trainer.meter, TokenMeter()
-        return [float(meter.tokens), float(meter.label_tokens), float(meter.correct)]
+        self._own_tokens = float(meter.tokens)
+        return [self._own_tokens, float(meter.label_tokens), float(meter.correct)]
 
     def on_log(
         self,
@@ -152,11 +188,20 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         logs: dict[str, float] | None = None,
         **kwargs: object,
     ) -> None:
-        """Write the step to `metrics.jsonl` and say it on the console (rank 0)."""
-        if logs is None or "loss" not in logs or not self.settings.is_main:
+        """Write the step to `metrics.jsonl` and say it on the console (rank 0).
+
+        Raises:
+            NotFinite: on all ranks, before a checkpoint could keep what is no number.
+        """
+        if logs is None or "loss" not in logs:
+            return
+        self.on_logged(state.global_step, self._own_tokens, logs)
+        self.finite.check(state.global_step, logs["loss"], logs.get("grad_norm"))
+        if not self.settings.is_main:
             return
         step, seconds = state.global_step, self.clock.seconds[-1]
         record = {
+            "time": time.time(),
             "step": step,
             "loss": logs["loss"],
             "grad_norm": logs.get("grad_norm"),

@@ -21,7 +21,7 @@ def main() -> int:
 
         config = plan.run_config
         check_architecture(config)
-        cached = prepare_rows(config, plan.chosen.strategy.seq_len, path.parent, load_tokenizer(config))
+        cached = prepare_rows(config, plan.rows_tokens, path.parent, load_tokenizer(config))
         for note in cached.notes:
             print(f"note: {note}", flush=True)
         for side, stats in cached.stats.items():

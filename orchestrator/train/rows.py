@@ -16,7 +16,7 @@ from transformers.utils import is_flash_attn_2_available
 from orchestrator.config import Attention, Padding, RunConfig
 from orchestrator.dataset.batching import collate
 from orchestrator.dataset.cache import Cached
-from orchestrator.dataset.examples import Example, masked_like
+from orchestrator.dataset.examples import Example, masked_like, shortened
 from orchestrator.dataset.prepare import TokenOptions, prepare
 from orchestrator.errors import Problem, UserError
 from orchestrator.inputs import data_source
@@ -95,17 +95,20 @@ def _say(message: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBatcher:
-    """Collates rows by index; `MASKED` gives the shortest row without any loss."""
+    """Collates rows by index; `MASKED` gives the shortest row without any loss. Rows end at `cut_to` tokens."""
 
     rows: Sequence[Example]
     shortest: int
     pad_token_id: int
     pad_to: int | None
     packed: bool
+    cut_to: int | None = None
 
     def __call__(self, indices: Sequence[int]) -> Batch:
         """Return the batch of these rows."""
         chosen = [masked_like(self.rows[self.shortest]) if index == MASKED else self.rows[index] for index in indices]
+        if self.cut_to is not None:
+            chosen = [shortened(row, self.cut_to) for row in chosen]
         return collate(
             chosen,
             self.pad_token_id,
@@ -118,7 +121,7 @@ class RowBatcher:
 def make_batcher(
     config: RunConfig, seq_len: int, rows: Sequence[Example], pad_token_id: int, *, packed: bool
 ) -> RowBatcher:
-    """Return the collation that the configuration asks for."""
+    """Return the collation that the configuration asks for; rows that are longer than `seq_len` are cut."""
     static = config.data.padding is Padding.static
     lengths = np.array([len(row) for row in rows])
     # Without a length from the user the block is as long as the longest row needs.
@@ -129,6 +132,7 @@ def make_batcher(
         pad_token_id=pad_token_id,
         pad_to=block if static else None,
         packed=packed,
+        cut_to=seq_len if int(lengths.max()) > seq_len else None,
     )
 
 

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_DISK_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
+_CUT: set[Path] = set()  # files whose last line may have been cut
 
 
 def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one record as a line of its own; infinities and NaN, which JSON has not, become null."""
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(_finite(record), allow_nan=False) + "\n")
+    """Append one record as a line of its own; infinities and NaN, which JSON has not, become null.
+
+    A disk that takes no more costs lines and one warning, not the run.
+    """
+    line = json.dumps(_finite(record), allow_nan=False) + "\n"
+    data = (("\n" if path in _CUT else "") + line).encode()
+    try:
+        with path.open("ab", buffering=0) as stream:
+            written = stream.write(data)
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        written = 0
+    if written == len(data):
+        _CUT.discard(path)
+    elif path not in _CUT:
+        _CUT.add(path)
+        print(f"warning: the disk takes no more lines of {path}", file=sys.stderr, flush=True)
 
 
 def write_json(path: Path, body: Mapping[str, Any]) -> None:

@@ -58,8 +58,9 @@ class SparseMoments:
             since.masked_fill_(gradient != 0, 0.0)
 
     def state(self) -> State:
-        """Steps since each element came, by parameter name."""
-        return {name: self._since[value].cpu() for name, value in self._named.items() if value in self._since}
+        """Steps since each element came, by parameter name; copies, which later steps leave alone."""
+        held = {name: self._since[value] for name, value in self._named.items() if value in self._since}
+        return {name: value.to("cpu", copy=True) for name, value in held.items()}
 
     def load(self, saved: State) -> None:
         """Go on from saved counts."""

@@ -172,6 +172,7 @@ class Stream:
         self._rules: WindowRules | None = None
         self._window = Window(layers=self._plan.window)
         self._waits: list[float] = []
+        self.own_wait_seconds: float | None = None
 
     def load(self, config: RunConfig, say: Callable[[str], None]) -> PreTrainedModel:
         """Load the base straight into its shards; all ranks call this.
@@ -209,7 +210,7 @@ class Stream:
         Returns:
             What the step's line in the metrics says besides.
         """
-        own = self._engine.exposed_seconds()
+        own = self.own_wait_seconds = self._engine.exposed_seconds()
         share = own / step_seconds if step_seconds > 0 else 0.0
         free = _free_bytes(self._settings.device)
         exposed, worst, used = self._group.max([own, share, -float(free)])

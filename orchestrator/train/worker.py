@@ -5,6 +5,7 @@ Nothing heavy is imported before the variables that libraries read at import tim
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -16,7 +17,9 @@ from pathlib import Path
 from launch.parent_death import die_with_parent
 from launch.srun_rank import variables_of_srun, wrong_variables
 from orchestrator.errors import ExitCode, Problem, UserError
+from orchestrator.monitor.beat import ENDED, Heart, attempt_of
 from orchestrator.planner.plan import Plan, loads
+from orchestrator.recovery.memory_errors import memory_error
 
 ERROR_PREFIX = "trainmaster-error: "  # a line the launching side reads back
 
@@ -111,26 +114,43 @@ def report(error: UserError) -> None:
         print(ERROR_PREFIX + json.dumps(body), flush=True)
 
 
+def _told_of_memory(error: Exception, heart: Heart | None, arguments: list[str]) -> bool:
+    """Tell where memory ran out outside of the run itself: while libraries were imported, or rows read."""
+    if heart is None or memory_error(error) is None:
+        return False
+    with contextlib.suppress(Exception):  # importing what tells it needs memory, too
+        from orchestrator.train.out_of_memory import tell
+
+        tell(error, heart, plan_path(arguments).parent)
+    return True
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run this rank to its end; torchrun turns any other code than 0 into a failed run."""
     die_with_parent()
     arguments = sys.argv[1:] if arguments is None else arguments
     os.environ |= variables_of_srun(os.environ)
+    heart: Heart | None = None
     try:
         check_variables()
         path = plan_path(arguments)
         plan = read_plan(path)
         set_environment(plan)
         quiet_libraries()
+        heart = Heart(path.parent, int(os.environ.get("RANK", "0")), attempt_of(path.parent))
         if os.environ.get("RANK", "0") == "0":
             print("loading torch, transformers and TRL", flush=True)
         from orchestrator.train.loop import run_rank
 
-        run_rank(plan, path.parent)
+        run_rank(plan, path.parent, heart)
+        heart.beat(ENDED)
     except UserError as error:
+        if _told_of_memory(error, heart, arguments):  # a library's failure that was taken for a damaged file
+            return 1
         report(error)
         return int(ExitCode.BAD_INPUT)
     except Exception as error:  # noqa: BLE001 - whatever it is, the log must hold it
+        _told_of_memory(error, heart, arguments)
         if type(error).__name__ == "DistNetworkError":  # torch is imported late
             report(UserError(_meeting_problem(error)))
             return int(ExitCode.BAD_INPUT)

@@ -67,6 +67,22 @@ def memory_headroom_bytes(root: Path) -> int:
     return int(_least([max(0, limit - used) for limit, used in _memory(root)]))
 
 
+def oom_kills(root: Path) -> dict[str, int]:
+    """Return how many processes the kernel has killed for want of memory, by group: this process's own and those above.
+
+    Version 1 counts a kill in the group of the process alone, version 2 in those above it, too. Groups that tell no
+    number are left out.
+    """
+    found: dict[str, int] = {}
+    for controller, name in ((None, "memory.events"), ("memory", "memory.oom_control")):
+        for level in _levels(root, controller):
+            rows = (line.split() for line in _text(level / name).splitlines())
+            count = next((row[1] for row in rows if row[:1] == ["oom_kill"] and len(row) > 1), None)
+            if count is not None:
+                found[str(level)] = whole(count, most=_MAX_WHOLE)
+    return found
+
+
 def _memory(root: Path) -> Iterator[tuple[int, int]]:
     # (limit, use without inactive file pages) of every level that has a limit.
     names = (

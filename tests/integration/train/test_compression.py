@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from orchestrator.train.checkpoint_files import sealed
+
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 
@@ -80,7 +82,7 @@ def test_a_step_that_overflows_in_fp16_changes_nothing_but_the_scale(runs: Any) 
     held = json.loads(state.read_text())
     scale = held["state"]["scaler"]["scale"]
     held["state"]["scaler"]["scale"] = 2.0**100
-    state.write_text(json.dumps(held))
+    state.write_text(json.dumps(sealed(held)))
     resumed = runs.run("train", f"resume={folder}")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert runs.summary(folder.name)["compression"]["steps"]["not_finite"] == 1

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,38 +21,50 @@ def same_adapter(one: Path, other: Path) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-@pytest.mark.parametrize("victim", ["command", "rank"])
-def test_killed_run_resumes_bitwise(
+def test_killed_command_resumes_bitwise(
     runs: Any,
     ddp: str,
     demo: tuple[str, ...],
     wait_for: Callable[..., None],
     ranks_of: Callable[[Path], list[psutil.Process]],
-    victim: str,
 ) -> None:
-    name = f"killed_{victim}"
-    folder = runs.root / name
+    folder = runs.root / "killed_command"
     process = runs.start("train", *demo, "engine=ddp", "checkpoint.keep=9", f"run_dir={folder}")
     wait_for((folder / "checkpoints" / "step-00000002").is_dir, process=process)
-    if victim == "command":
-        process.kill()
-        process.wait(10)
-        wait_for(lambda: not ranks_of(folder), seconds=20)
-    else:
-        ranks_of(folder)[-1].kill()  # the last one started; the launcher is among them, too
-        said = process.communicate(timeout=60)[0]
-        assert process.returncode == 4, said
-        assert "rank 1 was ended by SIGKILL" in said
-        assert runs.summary(name)["status"] == "failed"
+    process.kill()
+    process.wait(10)
+    wait_for(lambda: not ranks_of(folder), seconds=20)
     process.communicate()
     (folder / "checkpoints" / "incomplete-step-00000009").mkdir()
     resumed = runs.run("train", *demo, "engine=ddp", "checkpoint.keep=9", f"run_dir={folder}", "resume=true")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert "ignoring incomplete checkpoint" in resumed.stdout
     assert "resuming at step" in resumed.stdout
-    assert runs.losses(name) == runs.losses(ddp)
+    assert runs.losses(folder.name) == runs.losses(ddp)
     assert same_adapter(folder, runs.root / ddp)
-    assert runs.summary(name)["eval_loss_before"] == runs.summary(ddp)["eval_loss_before"]
+    assert runs.summary(folder.name)["eval_loss_before"] == runs.summary(ddp)["eval_loss_before"]
+
+
+def test_killed_rank_goes_on_by_itself_and_ends_with_the_same_bits(
+    runs: Any,
+    ddp: str,
+    demo: tuple[str, ...],
+    wait_for: Callable[..., None],
+    ranks_of: Callable[[Path], list[psutil.Process]],
+) -> None:
+    folder = runs.root / "killed_rank"
+    process = runs.start("train", *demo, "engine=ddp", "checkpoint.keep=9", f"run_dir={folder}")
+    wait_for((folder / "checkpoints" / "step-00000002").is_dir, process=process)
+    ranks_of(folder)[-1].kill()  # the last one started; the launcher is among them, too
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, said
+    assert "rank 1 was ended by SIGKILL" in said
+    assert "starting again" in said
+    assert said.count("preparing the rows") == 1
+    assert runs.losses(folder.name) == runs.losses(ddp)
+    assert same_adapter(folder, runs.root / ddp)
+    assert runs.summary(folder.name)["eval_loss_before"] == runs.summary(ddp)["eval_loss_before"]
+    assert len(list(folder.glob("plan.[0-9]*.json"))) == 2
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -117,7 +128,7 @@ def test_damaged_newest_checkpoint_falls_back(runs: Any, ddp: str) -> None:
     newest.write_bytes(newest.read_bytes()[:1000])
     resumed = runs.run("train", f"resume={folder}")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert "ignoring incomplete checkpoint step-00000006" in resumed.stdout
+    assert "skipping damaged checkpoint step-00000006: moments.safetensors has 1000 bytes" in resumed.stdout
     assert "resuming at step 4" in resumed.stdout
     assert same_adapter(folder, runs.root / ddp)
 
@@ -132,29 +143,3 @@ def test_other_data_is_refused(runs: Any, ddp: str, tmp_path: Path) -> None:
     assert (folder / "plan.json").read_text() == plan, "a refused command leaves the run as it was"
     assert "resume (data)" in refused.stderr
     assert "Traceback" not in refused.stdout + refused.stderr
-
-
-def mounts() -> bool:
-    return (
-        os.geteuid() == 0
-        and subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode == 0
-    )
-
-
-@pytest.mark.skipif(not mounts(), reason="needs the right to mount a small file system")
-def test_full_disk_keeps_the_last_checkpoint(runs: Any, demo: tuple[str, ...], tmp_path: Path) -> None:
-    # A file system that holds one checkpoint (3.6 MB) but not two, in a mount namespace of its own.
-    script = (
-        f"mount -t tmpfs -o size=6m none {tmp_path} && "
-        + " ".join(runs.command("train", *demo, "engine=ddp", f"run_dir={tmp_path}/run"))
-        + f"; code=$?; ls {tmp_path}/run/checkpoints; exit $code"
-    )
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script], cwd=runs.root, capture_output=True, text=True, timeout=150, check=False
-    )
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "could not write the checkpoint" in done.stderr
-    assert "MiB free" in done.stderr
-    assert "last good checkpoint is kept" in done.stderr
-    assert "step-00000002" in done.stdout
-    assert "Traceback" not in done.stdout + done.stderr

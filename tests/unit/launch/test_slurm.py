@@ -59,6 +59,7 @@ ALL = SlurmOptions(
     max_requeues=3,
 )
 MODULES = {"measure": "orchestrator.slurm_node", "compare": "orchestrator.slurm_check"}
+WATCHED = {**MODULES, "watch": "orchestrator.slurm_supervise"}
 
 
 def build(spec: LaunchSpec = CPU, options: SlurmOptions | None = None, **more: Any) -> Request:
@@ -73,9 +74,9 @@ def script(request: Request) -> str:
     ("name", "spec", "options", "more"),
     [
         ("cpu", CPU, SlurmOptions(), {}),
-        ("gpu_all", GPU, ALL, {"first_attempt": 4, **MODULES}),
-        ("gpu_uneven", UNEVEN, SlurmOptions(signal_seconds=0), MODULES),
-        ("pyxis", GPU, SlurmOptions(container="nvcr.io/nvidia/pytorch:26.01", mounts=("/data:/data",)), MODULES),
+        ("gpu_all", GPU, ALL, MODULES),
+        ("gpu_uneven", UNEVEN, SlurmOptions(signal_seconds=0), WATCHED),
+        ("pyxis", GPU, SlurmOptions(container="nvcr.io/nvidia/pytorch:26.01", mounts=("/data:/data",)), WATCHED),
         ("apptainer", GPU, SlurmOptions(container="/a.sif", container_runtime=ContainerRuntime.apptainer), {}),
     ],
 )
@@ -184,6 +185,12 @@ def test_all_problems_come_at_once() -> None:
     with pytest.raises(LaunchError) as caught:
         SlurmOptions(partition="$A", account="$B", time="x")
     assert all(word in caught.value.found for word in ("partition", "account", "time"))
+
+
+def test_ranks_are_watched_from_the_first_node_but_not_from_a_container() -> None:
+    watched = "step /venv/bin/python -P -u -m orchestrator.slurm_supervise /runs/a /runs/a/launch/a-1.json -- srun "
+    assert watched in script(build(**WATCHED))
+    assert "slurm_supervise" not in script(build(CPU, SlurmOptions(container="/a.sif"), **WATCHED))
 
 
 def test_nodes_are_looked_at_before_rows_and_ranks_only_where_asked_for() -> None:

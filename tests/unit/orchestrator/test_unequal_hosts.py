@@ -34,7 +34,11 @@ from topology.presets import preset
 GOLDEN = Path(__file__).with_name("golden")
 STATS = DataStats(rows=1000, eval_rows=0, mean_tokens=350.0, max_tokens=1100, total_tokens=350_000, source="counted")
 NAMES = [NamedHost(name="big"), NamedHost(name="small")]
-MODULES = {"measure": "orchestrator.slurm_node", "compare": "orchestrator.slurm_check"}
+MODULES = {
+    "measure": "orchestrator.slurm_node",
+    "compare": "orchestrator.slurm_check",
+    "watch": "orchestrator.slurm_supervise",
+}
 
 
 def config(launch: LaunchConfig | None = None, **changes: Any) -> RunConfig:

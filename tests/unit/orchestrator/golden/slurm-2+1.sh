@@ -135,7 +135,8 @@ RUN_DIR=/runs/a
 RESTARTS="${SLURM_RESTART_COUNT:-0}"
 MAX_REQUEUES=20
 JOB="$SLURM_JOB_ID"
-ATTEMPT=$((1 + RESTARTS))
+# Each start of the ranks has a number, within a job, too.
+ATTEMPT=$(($(find "$RUN_DIR" -maxdepth 1 -name '"'"'plan.[0-9]*.json'"'"' | wc -l) + 1))
 
 # 1. USR1 comes before the time limit, and at preemption where the cluster sends it then. It asks the ranks, by a file, to
 #    stop at the next step with a checkpoint. TERM at preemption goes to the ranks alone, which do the same.
@@ -191,7 +192,7 @@ if [ "$CODE" -eq 0 ] && [ -z "$SIGNAL" ]; then
     step srun --ntasks-per-node=1 --nodes=1 --ntasks=1 --gres=none /venv/bin/python -P -u -m orchestrator.train.prepare /runs/a/plan.json
 fi
 if [ "$CODE" -eq 0 ] && [ -z "$SIGNAL" ]; then
-    step srun --ntasks-per-node=1 --nodes=2 --kill-on-bad-exit=1 --unbuffered /venv/bin/python -P -u -m launch.on_host /runs/a/launch/run-1-1.json
+    step /venv/bin/python -P -u -m orchestrator.slurm_supervise /runs/a /runs/a/launch/run-1-1.json -- srun --ntasks-per-node=1 --nodes=2 --kill-on-bad-exit=1 --unbuffered /venv/bin/python -P -u -m launch.on_host /runs/a/launch/run-1-1.json
 fi
 
 # 5. what came of it

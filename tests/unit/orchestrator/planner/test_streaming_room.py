@@ -33,9 +33,10 @@ def _phase(allocated_bytes: int) -> PhaseMemory:
 
 @given(st.integers(GIB // 16, 20 * GIB), st.integers(24 * GIB, 80 * GIB))
 def test_what_fills_the_room_fits(rest: int, limit: int) -> None:
-    ranks: Any = SimpleNamespace(budget_bytes=None, host_bytes=64 * GIB)
+    machine = SimpleNamespace(is_gpu=True)
+    ranks: Any = SimpleNamespace(budget_bytes=None, host_bytes=64 * GIB, machine=machine, ceilings=())
     memory = Memory(load=_phase(GIB // 32), train=_phase(rest), save=_phase(GIB))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streaming_ground, "usable_bytes", lambda _ranks: limit)
+        patch.setattr(streaming_ground, "device_limit_bytes", lambda _ranks, _phase: limit)
         room = streaming_ground._room(ranks, memory, EngineConfig(), is_gpu=True, staging=0, tiers=True)
     assert 0 <= limit - _phase(rest + room.device).device_bytes <= 8192

@@ -1,0 +1,148 @@
+"""The fault matrix: every fault on two and four ranks, links between hosts made from namespaces, and a real SLURM.
+
+    python bench/fault_matrix.py [--ranks 2,4] [--runs 1] [--only kill_rank,hang] [--parts ranks,links,slurm]
+                                 [--results bench/results/fault_matrix.json] [--page docs/faults.md] [KEY=VALUE ...]
+
+Each part is `trainmaster faults run`; results of parts that are not run again stay. Links need root; SLURM is Debian's,
+unpacked and not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from fault_matrix_page import page
+from shaped_hosts import shaped_hosts
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+JOB: Final = (
+    *("experiment=demo", "topology=cpu", "batch.max_steps=12", "checkpoint.every=3"),
+    *("data.max_eval_rows=16", "faults.step=8"),
+)
+LINKS: Final = ("kill_rank", "kill_launcher", "slow_link", "cut_link")
+_RATE: Final = 1_000_000_000  # bits a second
+_SSH: Final = """\
+#!/bin/sh
+# As ssh: a host, then a line for its shell.
+host="$1"; shift
+exec ip netns exec "{prefix}-$((${{host##*.}} - 1))" sh -c "$*"
+"""
+
+
+def main() -> None:
+    """Run the parts, and write results and page."""
+    asked = _arguments()
+    before = json.loads(asked.results.read_text()) if asked.results.is_file() else {"settings": []}
+    settings = {setting["name"]: setting for setting in before["settings"]}
+    for name, words, environ in _settings(asked):
+        runs = [run for number in range(asked.runs) if (run := _run(name, number, words, environ, asked.keep))]
+        if runs:
+            settings[name] = {"name": name, "asked": list(words), "runs": runs}
+        body = {
+            "schema": 1,
+            "when": time.strftime("%Y-%m-%d"),
+            "command": f"python bench/fault_matrix.py --ranks {asked.ranks} --runs {asked.runs}",
+            "machine": {"cores": os.cpu_count(), "kernel": platform.release(), "torch": _torch()},
+            "settings": list(settings.values()),
+        }
+        asked.results.parent.mkdir(parents=True, exist_ok=True)
+        asked.results.write_text(json.dumps(body, indent=1) + "\n")
+        if body["settings"]:
+            asked.page.write_text(page(body))
+
+
+def _settings(asked: argparse.Namespace) -> Iterator[tuple[str, tuple[str, ...], Mapping[str, str]]]:
+    """Yield what is run: a name, the words after `faults run`, and the environment."""
+    parts, only = asked.parts.split(","), tuple(filter(None, asked.only.split(",")))
+    chosen = (f"faults.only=[{','.join(only)}]",) if only else ()
+    if "ranks" in parts:
+        for ranks in asked.ranks.split(","):
+            yield f"{ranks} ranks", (*JOB, f"devices={ranks}", *chosen, *asked.overrides), os.environ
+    if "links" in parts and (links := [name for name in LINKS if name in only or not only]):
+        with _hosts() as own:
+            words = (*JOB, "devices=2", f"faults.only=[{','.join(links)}]", *own, *asked.overrides)
+            yield "2 hosts", words, os.environ
+    if "slurm" in parts and (jobs := [x for x in ("slurm_preempt", "slurm_node_down") if x in only or not only]):
+        with _slurm() as environ:
+            own = ("launch=slurm", "launch.partition=low", "launch.submit=true", "faults.partition=high")
+            words = (*JOB, "devices=1", f"faults.only=[{','.join(jobs)}]", *own, *asked.overrides)
+            yield "SLURM", words, environ
+
+
+def _run(
+    name: str, number: int, words: Sequence[str], environ: Mapping[str, str], keep: Path | None
+) -> dict[str, Any] | None:
+    """Return the table of one `faults run`; None where it could not even train without a fault."""
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    print(f"{name}, run {number + 1}: {folder}", flush=True)
+    run_dir = folder / "runs"
+    command = [sys.executable, "-m", "orchestrator.cli", "faults", "run", *words, f"run_dir={run_dir}"]
+    env = {**environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+    subprocess.run(command, env=env, cwd=folder, check=False)  # noqa: S603 - our own words
+    path = run_dir / "faults.json"
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
+    if keep is not None:
+        shutil.copytree(run_dir, keep / f"{name.replace(' ', '-')}-{number + 1}", dirs_exist_ok=True)
+    if found is not None and all(row["as_expected"] for row in found["rows"]):
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+@contextmanager
+def _hosts() -> Iterator[tuple[str, ...]]:
+    """Two hosts made from namespaces; yields the overrides that make a run use them."""
+    with shaped_hosts(2, _RATE) as made, tempfile.TemporaryDirectory() as folder:
+        ssh = Path(folder) / "ssh"
+        ssh.write_text(_SSH.format(prefix=made.names[0].rpartition("-")[0]))
+        ssh.chmod(0o755)
+        yield ("launch.hosts=[10.77.0.1,10.77.0.2]", f"launch.ssh={ssh}", "launch.join_seconds=30")
+
+
+@contextmanager
+def _slurm() -> Iterator[Mapping[str, str]]:
+    """A real SLURM on this machine, as the tests use it; yields the environment of its commands."""
+    sys.path.insert(0, str(ROOT))
+    conftest = importlib.import_module("tests.cluster.conftest")
+    with tempfile.TemporaryDirectory() as folder:
+        lab = conftest.Slurm(conftest._unpacked(), Path(folder))  # noqa: SLF001
+        try:
+            lab.start()
+            yield lab.env
+        finally:
+            lab.stop()
+
+
+def _torch() -> str:
+    import torch
+
+    return str(torch.__version__)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", default="2,4")
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--only", default="", help="faults, with commas")
+    parser.add_argument("--parts", default="ranks,links,slurm")
+    parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results" / "fault_matrix.json")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "faults.md")
+    parser.add_argument("--keep", type=Path, help="folder that the runs are copied to")
+    parser.add_argument("overrides", nargs="*")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

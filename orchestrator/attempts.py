@@ -1,0 +1,278 @@
+"""One attempt of a run: start the ranks, pass on what they say, watch their progress, tell how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from launch.errors import LaunchError
+from launch.execute import Outcome, execute, write_files
+from launch.lock import run_lock
+from launch.request import Request
+from orchestrator.blame import culprit, failed, last_words
+from orchestrator.errors import Problem, RunFailed, RunStopped, UserError
+from orchestrator.launch_inputs import as_user_error, joined_errors, told_error
+from orchestrator.recovery.classify import Facts, classify
+from orchestrator.recovery.event import FAULT_PREFIX, Ended, Kind
+from orchestrator.recovery.kernel_oom import read_counters, was_oom_kill
+from orchestrator.recovery.observer import Observer
+from orchestrator.recovery.watch import BeatWatch
+from orchestrator.run_dir import RunDir, read_json
+from orchestrator.supervise import Attempt
+
+STOP_FILE: Final = "stop"
+_KEPT_LINES: Final = 60  # torchrun's own report of the failure comes after the ranks' words
+_STOP_GRACE_SECONDS: Final = 120.0  # a step and a checkpoint must fit in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """How an attempt ended.
+
+    Attributes:
+        ended: for whoever decides.
+        summary: that rank 0 wrote; None where the run is not done.
+        error: for the user; None where the run is done.
+    """
+
+    ended: Ended
+    summary: dict[str, Any] | None = None
+    error: UserError | None = None
+
+
+@dataclass(slots=True)
+class _Said:
+    """What came out of a command."""
+
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
+    errors: list[UserError] = field(default_factory=list)
+    faults: list[dict[str, Any]] = field(default_factory=list)
+
+
+def run_attempt(
+    attempt: Attempt, run: RunDir, say: Callable[[str], None], observer: Observer, *, is_first: bool = True
+) -> Observed:
+    """Run the commands of an attempt and tell how it ended; what can end a run is never raised.
+
+    Args:
+        attempt: what is run.
+        run: where. The caller holds its lock.
+        say: where lines for the user go.
+        observer: of this attempt.
+        is_first: of this command. The next ones find the rows prepared.
+
+    Raises:
+        UserError: nothing could be started.
+    """
+    kept = _kept(run)
+    (run.path / "summary.json").unlink(missing_ok=True)
+    if is_first and attempt.prepare is not None:  # later, and within a batch job, it is a request of now
+        (run.path / STOP_FILE).unlink(missing_ok=True)
+    observed = None
+    if is_first:
+        observed = _prepared(attempt, run, say)
+    elif attempt.prepare is not None:
+        write_files(attempt.prepare)  # which the skipped preparation would have written
+    observed = observed or _ranks(attempt, run, say, observer)
+    if observed.ended.kind is Kind.user_error and kept and is_first:
+        _put_back(run, kept, attempt.number)
+    if isinstance(observed.error, RunFailed):
+        _write_failure(run, observed.error)
+    return observed
+
+
+@contextmanager
+def sole_use(run: RunDir) -> Iterator[None]:
+    """Hold the folder of a run against other commands.
+
+    Raises:
+        UserError: another one works there, or it cannot be written.
+    """
+    _make_folder(run.path)
+    try:
+        with run_lock(str(run.path)):
+            yield
+    except LaunchError as error:
+        raise as_user_error(error) from error
+
+
+def tell(attempt: Attempt, say: Callable[[str], None]) -> None:
+    """Say which of the user's settings stand in place of a lever, and which are known to hurt."""
+    for lever in attempt.levers:
+        if lever.overridden_by and lever.applies:
+            say(f"yours stands: {lever.overridden_by}, not {lever.name}={lever.value}")
+    for harm in attempt.harms:
+        say(f"warning: {harm}")
+
+
+def _prepared(attempt: Attempt, run: RunDir, say: Callable[[str], None]) -> Observed | None:
+    """Prepare the rows; how the attempt ended where that failed."""
+    number = attempt.number
+    if attempt.prepare is None:
+        return None
+    say("preparing the rows (loading the tokenizer's libraries takes some seconds)")
+    said = _Said()
+    outcome = _execute(attempt.prepare, run, say, said)
+    if said.errors:
+        return _user_error(joined_errors(said.errors), number)
+    if outcome.stopped_by_signal is not None:
+        return _was_stopped(run, number, "before the first step")
+    if outcome.returncode:
+        error = failed("preparing the rows", outcome, said.tail, (1,))
+        ended = Ended(
+            kind=Kind.raised,
+            attempt=number,
+            evidence="preparing the rows failed",
+            said=last_words(outcome, said.tail, (1,)),
+        )
+        return Observed(ended=ended, error=error)
+    return None
+
+
+def _ranks(attempt: Attempt, run: RunDir, say: Callable[[str], None], observer: Observer) -> Observed:
+    number = attempt.number
+    watch = BeatWatch(run.path, number, observer.facts, say)
+    said, before = _Said(), read_counters()
+    say(f"starting the ranks ({attempt.launch.backend.value})")
+    outcome = _execute(attempt.launch, run, say, said, on_poll=lambda: watch.look() or observer.look())
+    if said.errors:
+        return _user_error(joined_errors(said.errors), number)
+    summary = read_json(run.path / "summary.json") or {}
+    if summary.get("status") == "done" and not outcome.ended_because:
+        ended = Ended(kind=Kind.done, attempt=number, step=int(summary.get("steps", -1)))
+        return Observed(ended=ended, summary=summary)
+    if summary.get("status") == "stopped" and observer.asked is not None and outcome.stopped_by_signal is None:
+        return Observed(ended=replace(observer.asked, checkpoint_step=newest_checkpoint(run.path)))
+    if summary.get("status") == "stopped":
+        return _was_stopped(run, number, f"after step {summary['steps']} of {summary['planned_steps']}")
+    if outcome.stopped_by_signal is not None:
+        name = signal.Signals(outcome.stopped_by_signal).name
+        return _was_stopped(run, number, f"by {name}, before the ranks could save")
+    watch.last_look()
+    found = culprit(said.tail)
+    ended = classify(
+        Facts(
+            attempt=number,
+            returncode=outcome.returncode,
+            hang=watch.hang,
+            gone=watch.gone,
+            culprit=None if found is None else (int(found[0]), found[2]),
+            faults=tuple(said.faults),
+            killed_for_memory=was_oom_kill(before, read_counters()),
+            step=watch.newest_step(),
+            phase=watch.phase(),
+            checkpoint_step=newest_checkpoint(run.path),
+            said=last_words(outcome, said.tail, attempt.processes),
+            asked=observer.asked,
+        )
+    )
+    error = failed("the run", outcome, said.tail, attempt.processes, cause=ended.evidence)
+    return Observed(ended=ended, error=error)
+
+
+def newest_checkpoint(run_dir: Path) -> int:
+    """Step of the newest checkpoint that has a name of its own; -1 where there is none."""
+    names = [path.name.removeprefix("step-") for path in (run_dir / "checkpoints").glob("step-*")]
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def _user_error(error: UserError, number: int) -> Observed:
+    return Observed(ended=Ended(kind=Kind.user_error, attempt=number, evidence=str(error)), error=error)
+
+
+def _was_stopped(run: RunDir, number: int, when: str) -> Observed:
+    error = RunStopped(
+        Problem(where="stopped", found=when, remedy=f"Continue with: trainmaster train resume={run.path}")
+    )
+    ended = Ended(kind=Kind.stopped, attempt=number, evidence=f"stopped {when}")
+    return Observed(ended=ended, error=error)
+
+
+def _kept(run: RunDir) -> dict[Path, bytes]:
+    """What an attempt is going to overwrite."""
+    names = ("plan.json", "config.yaml", "topology.json", "summary.json")
+    return {path: path.read_bytes() for path in (run.path / name for name in names) if path.is_file()}
+
+
+def _put_back(run: RunDir, kept: dict[Path, bytes], number: int) -> None:
+    """Put back what a refused attempt has overwritten: the run stays resumable."""
+    for path, content in kept.items():
+        path.write_bytes(content)
+    (run.path / f"plan.{number}.json").unlink(missing_ok=True)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            Problem(
+                where=f"run_dir={path}",
+                found=f"cannot write there: {error.strerror}",
+                remedy="Give a run_dir that you may write to.",
+            )
+        ) from error
+
+
+def _execute(
+    request: Request,
+    run: RunDir,
+    say: Callable[[str], None],
+    said: _Said,
+    on_poll: Callable[[], str | None] | None = None,
+) -> Outcome:
+    def on_line(line: str) -> None:
+        error = told_error(line)
+        if error is not None:
+            said.errors.append(error)
+            return
+        if line.startswith(FAULT_PREFIX):
+            said.faults.append(_fault(line))
+            return
+        said.tail.append(line)
+        # After a user's error the launcher only reports that a rank has ended.
+        if not said.errors:
+            say(line)
+
+    try:
+        return execute(
+            request,
+            user_env=os.environ,
+            on_line=on_line,
+            grace_seconds=_STOP_GRACE_SECONDS,
+            on_stop=lambda: _ask_to_stop(run, say),
+            on_poll=on_poll,
+        )
+    except LaunchError as error:
+        raise as_user_error(error) from error
+
+
+def _fault(line: str) -> dict[str, Any]:
+    """Read what a rank tells of a fault; a line that was cut tells at least that there was one."""
+    try:
+        body = json.loads(line.removeprefix(FAULT_PREFIX))
+    except ValueError:
+        body = None
+    return body if isinstance(body, dict) else {"kind": "unknown"}
+
+
+def _ask_to_stop(run: RunDir, say: Callable[[str], None]) -> None:
+    say("stopping at the next step boundary, with a checkpoint (again: stop at once)")
+    (run.path / STOP_FILE).touch()
+
+
+def _write_failure(run: RunDir, error: RunFailed) -> None:
+    """Leave a summary for scripts: the ranks could not write theirs."""
+    reason = "; ".join(problem.found.split(". Last lines", maxsplit=1)[0] for problem in error.problems)
+    body = {"schema": 1, "status": "failed", "reason": reason}
+    (run.path / "summary.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,123 @@
+"""The heartbeat of a rank: where it stands, in a file that others read while the rank may hang.
+
+A rank writes it from its main thread, so it stops with the work and not with the process: a thread of its own would go
+on while the others wait. Whoever reads it needs nothing of the rank, not its interpreter lock either.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+FOLDER: Final = "beats"
+_LINE_BYTES: Final = 256  # one write of a size that never changes: a reader sees the old line or the new one
+DUMP_SIGNAL: Final = signal.SIGUSR2
+ENDED: Final = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """Where a rank stands.
+
+    Attributes:
+        attempt: of the run.
+        pid, host: where the process is.
+        phase: `starting`, `loading`, `evaluating`, `training`, `saving`, `finishing` or `ended`.
+        step, micro: optimizer steps done, and micro-steps since.
+        count: of beats; progress is that it changes.
+        time: wall clock of the rank, for people; hosts' clocks differ.
+    """
+
+    attempt: int
+    rank: int
+    pid: int
+    host: str
+    phase: str
+    step: int = 0
+    micro: int = 0
+    count: int = 0
+    time: float = 0.0
+
+
+def beat_path(run_dir: Path, rank: int) -> Path:
+    """Where the beats of a rank stand."""
+    return run_dir / FOLDER / f"rank-{rank:05d}.json"
+
+
+def stacks_path(run_dir: Path, attempt: int, rank: int) -> Path:
+    """Where a rank puts its stacks when it is asked to."""
+    return run_dir / "logs" / f"stacks-{attempt}-{rank}.txt"
+
+
+class Heart:
+    """Writes the beats of one rank. A folder that cannot be written is no reason to end a training."""
+
+    def __init__(self, run_dir: Path, rank: int, attempt: int) -> None:
+        """Open the file, beat once, and dump all stacks whenever `DUMP_SIGNAL` comes."""
+        self._beat = Beat(attempt=attempt, rank=rank, pid=os.getpid(), host=os.uname().nodename, phase="starting")
+        self._file = -1
+        try:
+            path = beat_path(run_dir, rank)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+            stacks = stacks_path(run_dir, attempt, rank)
+            stacks.parent.mkdir(parents=True, exist_ok=True)
+            # In C, in the signal handler itself: it needs no interpreter lock.
+            self._stacks = stacks.open("a", encoding="utf-8")
+            faulthandler.register(DUMP_SIGNAL, self._stacks, all_threads=True)
+        except OSError:
+            pass
+        self.beat()
+
+    @property
+    def now(self) -> Beat:
+        """The last beat: where the rank stands."""
+        return self._beat
+
+    @property
+    def attempt(self) -> int:
+        """Number of this start."""
+        return self._beat.attempt
+
+    def beat(self, phase: str = "", *, step: int | None = None, micro: int | None = None) -> None:
+        """Say that there is progress; what is left out stays as it was, and a step begins with no micro-step."""
+        last = self._beat
+        self._beat = replace(
+            last,
+            phase=phase or last.phase,
+            step=last.step if step is None else step,
+            micro=(0 if step is not None else last.micro) if micro is None else micro,
+            count=last.count + 1,
+            time=time.time(),
+        )
+        if self._file >= 0:
+            line = json.dumps(asdict(self._beat), separators=(",", ":"))
+            try:
+                os.pwrite(self._file, line.encode()[: _LINE_BYTES - 1].ljust(_LINE_BYTES - 1) + b"\n", 0)
+            except OSError:
+                return  # the disk is full: checkpoints will say so
+
+
+def read_beats(run_dir: Path, attempt: int) -> tuple[Beat, ...]:
+    """Return the newest beat of each rank of an attempt, by rank; those of others and damaged ones are left out."""
+    found = []
+    for path in sorted((run_dir / FOLDER).glob("rank-*.json")):
+        try:
+            body: Any = json.loads(path.read_text(encoding="utf-8"))
+            beat = Beat(**body)
+        except (OSError, ValueError, TypeError):
+            continue
+        if beat.attempt == attempt:
+            found.append(beat)
+    return tuple(sorted(found, key=lambda beat: beat.rank))
+
+
+def attempt_of(run_dir: Path) -> int:
+    """Number of the attempt that runs, as the plans in the folder tell it."""
+    return max(1, len(list(run_dir.glob("plan.[0-9]*.json"))))

@@ -1,0 +1,126 @@
+"""Looks at the beats of an attempt while its launcher runs, and asks for all stacks before anything is ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from orchestrator.monitor.beat import DUMP_SIGNAL, ENDED, Beat, read_beats, stacks_path
+from orchestrator.monitor.detectors import hang
+from orchestrator.monitor.facts import Facts
+from orchestrator.monitor.finding import Finding
+from orchestrator.monitor.readings import BeatReading
+
+_LOOK_SECONDS: Final = 0.5
+_GONE_SECONDS: Final = 5.0  # after which a launcher should have noticed that a rank is gone
+_DUMP_SECONDS: Final = 1.0  # what a rank gets to write its stacks
+
+
+class BeatWatch:
+    """Watches the ranks of one attempt; `look` is called often and seldom does anything.
+
+    Attributes:
+        hang: that was found.
+        gone: rank whose process vanished.
+    """
+
+    def __init__(self, run_dir: Path, attempt: int, facts: Facts, say: Callable[[str], None]) -> None:
+        """Take what is expected of the attempt."""
+        self._run_dir = run_dir
+        self._attempt = attempt
+        self._facts = facts
+        self._say = say
+        self._state = hang.State()
+        self._beats: tuple[Beat, ...] = ()
+        self._next_seconds = 0.0
+        self._gone_since: dict[int, float] = {}
+        self.hang: Finding | None = None
+        self.gone: int | None = None
+
+    def look(self) -> str | None:
+        """Return why the attempt must be ended; None where it need not."""
+        now = time.monotonic()
+        if now < self._next_seconds:
+            return None
+        self._next_seconds = now + _LOOK_SECONDS
+        self._beats = read_beats(self._run_dir, self._attempt)
+        if gone := self._missing(self._beats, now):
+            self.gone = gone.rank
+            return f"the process of rank {gone.rank} is gone"
+        self._state, found = hang.update(self._state, [_reading(beat) for beat in self._beats], now, self._facts)
+        if not found:
+            return None
+        self.hang = found[0]
+        self._say(found[0].evidence)
+        self._dump(self._beats)
+        return found[0].evidence
+
+    def last_look(self) -> None:
+        """Read where the ranks stood when all of them had ended."""
+        self._beats = read_beats(self._run_dir, self._attempt)
+
+    def newest_step(self) -> int:
+        """Optimizer steps that every rank has done; -1 before there is a beat."""
+        return min((beat.step for beat in self._beats), default=-1)
+
+    def phase(self) -> str:
+        """Of the rank that is furthest behind."""
+        last = min(self._beats, key=lambda beat: (beat.step, beat.micro), default=None)
+        return "" if last is None else last.phase
+
+    def _missing(self, beats: tuple[Beat, ...], now: float) -> Beat | None:
+        """A rank here whose process is gone in the middle of the work, while its launcher has not noticed."""
+        here = os.uname().nodename
+        for beat in beats:
+            if beat.host != here or beat.phase == ENDED or psutil.pid_exists(beat.pid):
+                self._gone_since.pop(beat.rank, None)
+            elif now - self._gone_since.setdefault(beat.rank, now) > _GONE_SECONDS:
+                return beat
+        return None
+
+    def _dump(self, beats: tuple[Beat, ...]) -> None:
+        here = os.uname().nodename
+        asked = [beat for beat in beats if beat.host == here and _is_rank(beat)]
+        for beat in asked:
+            with suppress(OSError):
+                os.kill(beat.pid, DUMP_SIGNAL)
+        time.sleep(_DUMP_SECONDS)
+        for beat in asked:
+            if _is_stopped(beat):  # it reads signals only when it runs
+                self._say(f"rank {beat.rank} (process {beat.pid}) is stopped and shows no stacks")
+        if asked:
+            self._say(f"stacks of all ranks: {stacks_path(self._run_dir, self._attempt, 0).parent}/stacks-*")
+
+
+def _reading(beat: Beat) -> BeatReading:
+    return BeatReading(
+        rank=beat.rank,
+        phase=beat.phase,
+        count=beat.count,
+        step=beat.step,
+        micro=beat.micro,
+        is_stopped=_is_stopped(beat),
+    )
+
+
+def _is_rank(beat: Beat) -> bool:
+    """Whether the process is still the one that beat: its number may belong to somebody else by now."""
+    try:
+        return "orchestrator.train.worker" in " ".join(psutil.Process(beat.pid).cmdline())
+    except psutil.Error:
+        return False
+
+
+def _is_stopped(beat: Beat) -> bool:
+    if beat.host != os.uname().nodename:
+        return False
+    try:
+        return psutil.Process(beat.pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:
+        return False

@@ -1,0 +1,288 @@
+"""The life of a run: plan, run, observe, decide, plan again, run again. Each step stands in `events.jsonl`.
+
+What to do is decided by `recovery.decide`, and a new plan is made by `planner.replan`; both are pure. Each attempt is a
+fresh launch with a rendezvous of its own and its own `plan.ATTEMPT.json`; no launcher restarts anything in place.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+from orchestrator import quarantine
+from orchestrator.attempts import STOP_FILE, Observed, newest_checkpoint, run_attempt, sole_use, tell
+from orchestrator.config import RunConfig
+from orchestrator.errors import Problem, RunFailed, RunStopped, UserError
+from orchestrator.inputs import Inputs
+from orchestrator.launch_inputs import named_hosts
+from orchestrator.leftovers import end_leftovers
+from orchestrator.monitor.facts import facts_of
+from orchestrator.monitor.readings import Xid
+from orchestrator.planner.plan import Plan
+from orchestrator.recovery.decide import Limits, decide
+from orchestrator.recovery.event import Action, Decision, Ended, History, Kind
+from orchestrator.recovery.missing import missing
+from orchestrator.recovery.observer import Observer
+from orchestrator.recovery.react import Moment
+from orchestrator.recovery.rejoin import HostCheck
+from orchestrator.replanning import replanned
+from orchestrator.run_dir import RunDir
+from orchestrator.supervise import Attempt, make_attempt
+from orchestrator.train.run_files import append_json_line
+from topology.model import Topology
+
+_NO_FAULTS: Final = frozenset({Kind.done, Kind.stopped, Kind.user_error, Kind.host_back})
+_WAIT_SECONDS: Final = 0.5  # between two looks for a stop during a back-off
+
+
+@dataclass(slots=True)
+class _State:
+    """What changes from attempt to attempt."""
+
+    first: Plan
+    plan: Plan
+    topology: Topology
+    inputs: Inputs
+    history: History
+    why: str
+    xids: dict[str, tuple[Xid, ...]] = field(default_factory=dict)
+
+
+Make = Callable[[Plan, Topology, RunDir], Attempt]
+
+
+def supervise(
+    config: RunConfig,
+    plan: Plan,
+    inputs: Inputs,
+    run: RunDir,
+    say: Callable[[str], None],
+    *,
+    topology: Topology | None = None,
+    make: Make = make_attempt,
+) -> tuple[Plan, dict[str, Any]]:
+    """Run to the end, through whatever can be survived; returns the plan that ended it, and its summary.
+
+    Args:
+        config: that was asked for.
+        plan: to begin with.
+        inputs: it was made of.
+        run: where.
+        say: where lines for the user go.
+        topology: what is left of the machine; None for all of it.
+        make: builds the requests of an attempt.
+
+    Raises:
+        UserError: what the ranks found wrong with the user's input.
+        RunStopped: the run was asked to stop.
+        RunFailed: it cannot go on; with the reason, and all that was tried.
+    """
+    left = topology or inputs.topology
+    state = _State(first=plan, plan=plan, topology=left, inputs=inputs, history=History(), why="first start")
+    limits = Limits(restarts=config.recovery.restarts, backoff_seconds=config.recovery.backoff_seconds)
+    with sole_use(run):
+        end_leftovers(run.path, say)
+        while True:
+            observed = _attempt(state, run, say, make)
+            decision = decide(observed.ended, limits, state.history)
+            if decision.action is Action.replan:
+                decision = _replan(config, state, run, observed.ended, decision, say)
+            _tell(
+                run,
+                "decided",
+                attempt=observed.ended.attempt,
+                decision=decision.action.value,
+                why=decision.why,
+                backoff_seconds=decision.backoff_seconds,
+            )
+            state.history = state.history.with_next(observed.ended, decision)
+            if observed.summary is not None and decision.action is Action.finish:
+                return state.plan, observed.summary
+            if decision.action is Action.stop:
+                raise _ending(observed, decision, state.history)
+            state.why = decision.why
+            say(f"starting again: {decision.why}")
+            _back_off(decision.backoff_seconds, run, say)
+
+
+def _attempt(state: _State, run: RunDir, say: Callable[[str], None], make: Make) -> Observed:
+    attempt = make(state.plan, state.topology, run)
+    number = attempt.number
+    is_first = not state.history.ended
+    if is_first:
+        tell(attempt, say)
+    strategy = state.plan.chosen.strategy
+    _tell(
+        run,
+        "attempt_started",
+        attempt=number,
+        world_size=strategy.world_size,
+        engine=strategy.engine.value,
+        strategy=strategy.label,
+        why=state.why,
+    )
+    observer = _observer(state, run, attempt, say)
+    try:
+        observed = run_attempt(attempt, run, say, observer, is_first=is_first)
+    finally:
+        observer.close()
+    if not is_first:
+        observed = _with_lost_hosts(observed, state)
+    state.xids = observer.history()
+    ended = observed.ended
+    if ended.kind not in _NO_FAULTS:
+        _tell(
+            run,
+            "fault_detected",
+            kind=ended.kind.value,
+            attempt=ended.attempt,
+            step=ended.step,
+            rank=ended.rank,
+            evidence=ended.evidence,
+        )
+    _tell(
+        run,
+        "attempt_ended",
+        attempt=ended.attempt,
+        outcome=ended.kind.value,
+        step=ended.step,
+        checkpoint_step=ended.checkpoint_step,
+        evidence=ended.evidence,
+    )
+    return observed
+
+
+def _with_lost_hosts(observed: Observed, state: _State) -> Observed:
+    """Tell an error of hosts that do not come back from an error of the user: they took part before."""
+    if observed.ended.kind is not Kind.user_error or observed.error is None:
+        return observed
+    names = [host.name for host in named_hosts(state.plan.run_config.launch)]
+    hosts = _hosts(state)
+    lost = missing(observed.error.problems, names) if len(names) == len(hosts) > 1 else ()
+    if not lost:
+        return observed
+    ended = replace(
+        observed.ended,
+        kind=Kind.host_lost,
+        checkpoint_step=max((ended.checkpoint_step for ended in state.history.ended), default=-1),
+        hosts=tuple(hosts[at] for at in lost),
+        evidence=f"host {', '.join(names[at] for at in lost)} does not come back",
+    )
+    return replace(observed, ended=ended)
+
+
+def _hosts(state: _State) -> tuple[str, ...]:
+    return hosts_of(state.plan, state.topology)
+
+
+def hosts_of(plan: Plan, topology: Topology) -> tuple[str, ...]:
+    """Names of the plan's hosts in the order of their ranks."""
+    home = {device.id: device.host for device in topology.devices}
+    return tuple(dict.fromkeys(home[name] for name in plan.chosen.strategy.device_ids if name in home))
+
+
+def _observer(state: _State, run: RunDir, attempt: Attempt, say: Callable[[str], None]) -> Observer:
+    plan, data = state.plan, state.inputs.data
+    config, strategy = plan.run_config, plan.chosen.strategy
+    num_steps = config.batch.max_steps or math.ceil(data.rows * config.batch.epochs / max(1, strategy.global_batch))
+    facts = facts_of(plan, num_steps)
+    reweighted = sum(ended.kind is Kind.slow_rank for ended in state.history.ended)
+    return Observer(
+        run_dir=run.path,
+        facts=replace(facts, patience=replace(facts.patience, steps=config.recovery.hang_factor)),
+        moment=Moment(
+            attempt=attempt.number,
+            checkpoint_step=newest_checkpoint(run.path),
+            num_steps=num_steps,
+            shares=tuple(strategy.shares),
+            hosts=_hosts(state),
+            reweighted=reweighted,
+        ),
+        say=say,
+        tell=partial(_tell, run),
+        stop=(run.path / STOP_FILE).touch,
+        xid_history=state.xids,
+        checks=_checks(state, attempt),
+    )
+
+
+def _checks(state: _State, attempt: Attempt) -> dict[str, HostCheck]:
+    """Ask the lost hosts of a launch over ssh whether they are back."""
+    names = [host.name for host in named_hosts(state.first.run_config.launch)]
+    whole = hosts_of(state.first, state.inputs.topology)
+    address = dict(zip(whole, names, strict=False))
+    taking_part = _hosts(state)
+    lost = [name for name in address if name not in taking_part]
+    if not lost or not taking_part or taking_part[0] not in address:
+        return {}
+    failures = sum(ended.kind is Kind.host_back for ended in state.history.ended)
+    return {
+        name: HostCheck(
+            way=(*attempt.ssh, address[name]),
+            python=sys.executable,
+            first=address[taking_part[0]].rpartition("@")[2].strip("[]"),
+            failures=failures,
+        )
+        for name in lost
+    }
+
+
+def _replan(
+    config: RunConfig, state: _State, run: RunDir, ended: Ended, decision: Decision, say: Callable[[str], None]
+) -> Decision:
+    """Make the next plan; a refusal becomes a stop that tells all that was tried."""
+    try:
+        found = replanned(config, state.plan, state.inputs, ended, os.environ)
+    except UserError as error:
+        return Decision(action=Action.stop, why=f"{ended.evidence}, and no other plan is left: {error}")
+    if ended.kind is Kind.device_lost:
+        quarantine.add(run.path, ended.devices, ended.evidence)
+    for change in found.changes:
+        say(f"new plan: {change}")
+    if found.lossy:
+        say("note: the longest rows are cut shorter than before (recovery.allow_lossy)")
+    labels = {"old": state.plan.chosen.strategy.label, "new": found.plan.chosen.strategy.label}
+    _tell(run, "replanned", attempt=ended.attempt, changes=list(found.changes), lossy=found.lossy, **labels)
+    state.plan, state.topology = found.plan, found.topology
+    return replace(decision, why="; ".join((decision.why, *found.changes)))
+
+
+def _ending(observed: Observed, decision: Decision, history: History) -> UserError:
+    """Return the error that ends the run, with the attempts where there were several."""
+    error = observed.error
+    if error is None:
+        return RunFailed(Problem(where="the run", found="ended without a result", remedy="See its logs."))
+    if isinstance(error, RunStopped) or observed.ended.kind is Kind.user_error:
+        return error
+    tried = [f"attempt {ended.attempt}: {ended.evidence}" for ended in history.ended]
+    remedy = "The attempts: " + "; ".join(tried)
+    return RunFailed(*error.problems, Problem(where="not started again", found=decision.why, remedy=remedy))
+
+
+def _back_off(seconds: float, run: RunDir, say: Callable[[str], None]) -> None:
+    """Wait, perhaps not at all; a request to stop ends the wait, and the run.
+
+    Raises:
+        RunStopped: it was asked to stop.
+    """
+    if seconds > 0:
+        say(f"waiting {seconds:.0f} s before the next start")
+    until = time.monotonic() + seconds
+    while True:
+        if (run.path / STOP_FILE).exists():
+            remedy = f"Continue with: trainmaster train resume={run.path}"
+            raise RunStopped(Problem(where="stopped", found="between two attempts", remedy=remedy))
+        left = until - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(_WAIT_SECONDS, left))
+
+
+def _tell(run: RunDir, event: str, **details: object) -> None:
+    append_json_line(run.path / "events.jsonl", {"time": time.time(), "event": event, **details})
