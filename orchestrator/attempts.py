@@ -40,11 +40,13 @@ class Observed:
         ended: for whoever decides.
         summary: that rank 0 wrote; None where the run is not done.
         error: for the user; None where the run is done.
+        detected_at: wall clock when an observer saw what ended it; None where its end was the first to tell.
     """
 
     ended: Ended
     summary: dict[str, Any] | None = None
     error: UserError | None = None
+    detected_at: float | None = None
 
 
 @dataclass(slots=True)
@@ -164,7 +166,7 @@ def _ranks(attempt: Attempt, run: RunDir, say: Callable[[str], None], observer: 
             hang=watch.hang,
             gone=watch.gone,
             culprit=None if found is None else (int(found[0]), found[2]),
-            faults=tuple(said.faults),
+            faults=(*said.faults, *_reported(run.path, number)),
             killed_for_memory=was_oom_kill(before, read_counters()),
             step=watch.newest_step(),
             phase=watch.phase(),
@@ -173,8 +175,16 @@ def _ranks(attempt: Attempt, run: RunDir, say: Callable[[str], None], observer: 
             asked=observer.asked,
         )
     )
+    # An observer that asked for the end knew of older ones.
+    ended = replace(ended, checkpoint_step=newest_checkpoint(run.path))
     error = failed("the run", outcome, said.tail, attempt.processes, cause=ended.evidence)
-    return Observed(ended=ended, error=error)
+    return Observed(ended=ended, error=error, detected_at=watch.detected_at or observer.detected_at)
+
+
+def _reported(run_dir: Path, number: int) -> list[dict[str, Any]]:
+    """What ranks wrote of memory that ran out; launchers show the words of rank 0 alone."""
+    reports = (read_json(path) for path in sorted((run_dir / "logs").glob(f"oom-{number}-*.json")))
+    return [{**body, "kind": Kind.out_of_memory.value} for body in reports if body is not None]
 
 
 def newest_checkpoint(run_dir: Path) -> int:

@@ -33,7 +33,12 @@ def event_of(ended: Ended, plan: Plan) -> Event:
         # CPU ranks have the host's memory alone.
         where = DEVICE if is_gpu and ended.where != HOST else HOST
         return OutOfMemory(
-            where=where, phase=phase_of_estimate(ended.phase), rank=ended.rank, used_bytes=ended.peak_bytes
+            where=where,
+            phase=phase_of_estimate(ended.phase),
+            rank=ended.rank,
+            used_bytes=ended.peak_bytes,
+            asked_bytes=ended.asked_bytes,
+            free_bytes=ended.free_bytes,
         )
     if ended.kind is Kind.device_lost:
         return Lost(devices=ended.devices) if ended.devices else Lost(ranks=(ended.rank or 0,))

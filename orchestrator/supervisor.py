@@ -38,6 +38,7 @@ from orchestrator.train.run_files import append_json_line
 from topology.model import Topology
 
 _NO_FAULTS: Final = frozenset({Kind.done, Kind.stopped, Kind.user_error, Kind.host_back})
+_LEAST_SECONDS: Final = 9.0  # of silence; with two looks a second a hang is told within ten
 _WAIT_SECONDS: Final = 0.5  # between two looks for a stop during a back-off
 
 
@@ -140,6 +141,7 @@ def _attempt(state: _State, run: RunDir, say: Callable[[str], None], make: Make)
         _tell(
             run,
             "fault_detected",
+            at=observed.detected_at,
             kind=ended.kind.value,
             attempt=ended.attempt,
             step=ended.step,
@@ -195,7 +197,7 @@ def _observer(state: _State, run: RunDir, attempt: Attempt, say: Callable[[str],
     reweighted = sum(ended.kind is Kind.slow_rank for ended in state.history.ended)
     return Observer(
         run_dir=run.path,
-        facts=replace(facts, patience=replace(facts.patience, steps=config.recovery.hang_factor)),
+        facts=replace(facts, patience=replace(facts.patience, least=_LEAST_SECONDS, steps=config.recovery.hang_factor)),
         moment=Moment(
             attempt=attempt.number,
             checkpoint_step=newest_checkpoint(run.path),
@@ -247,8 +249,15 @@ def _replan(
         say(f"new plan: {change}")
     if found.lossy:
         say("note: the longest rows are cut shorter than before (recovery.allow_lossy)")
-    labels = {"old": state.plan.chosen.strategy.label, "new": found.plan.chosen.strategy.label}
-    _tell(run, "replanned", attempt=ended.attempt, changes=list(found.changes), lossy=found.lossy, **labels)
+    _tell(
+        run,
+        "replanned",
+        attempt=ended.attempt,
+        changes=list(found.changes),
+        lossy=found.lossy,
+        old=state.plan.chosen.strategy.label,
+        new=found.plan.chosen.strategy.label,
+    )
     state.plan, state.topology = found.plan, found.topology
     return replace(decision, why="; ".join((decision.why, *found.changes)))
 
@@ -284,5 +293,5 @@ def _back_off(seconds: float, run: RunDir, say: Callable[[str], None]) -> None:
         time.sleep(min(_WAIT_SECONDS, left))
 
 
-def _tell(run: RunDir, event: str, **details: object) -> None:
-    append_json_line(run.path / "events.jsonl", {"time": time.time(), "event": event, **details})
+def _tell(run: RunDir, event: str, *, at: float | None = None, **details: object) -> None:
+    append_json_line(run.path / "events.jsonl", {"time": at or time.time(), "event": event, **details})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from orchestrator.monitor.finding import Finding
@@ -84,15 +84,18 @@ def _told(facts: Facts) -> Ended | None:
     for kind in _TOLD:
         for fault in facts.faults:
             if fault.get("kind") == kind.value:
-                return _ended(
-                    facts,
-                    kind,
-                    str(fault.get("words") or _words(kind, fault)),
-                    rank=_whole(fault.get("rank")),
+                found = _ended(
+                    facts, kind, str(fault.get("words") or _words(kind, fault)), rank=_whole(fault.get("rank"))
+                )
+                step = _whole(fault.get("step"))
+                return replace(
+                    found,
                     phase=str(fault.get("phase", facts.phase)),
-                    step=_whole(fault.get("step")),
+                    step=facts.step if step is None else step,
                     where=str(fault.get("where", "")),
-                    peak_bytes=_whole(fault.get("peak_bytes", fault.get("allocated_bytes"))) or 0,
+                    peak_bytes=_whole(fault.get("allocated_bytes")) or 0,
+                    asked_bytes=_whole(fault.get("asked_bytes")) or 0,
+                    free_bytes=_whole(fault.get("free_bytes")) or 0,
                 )
     return None
 
@@ -107,28 +110,18 @@ def _words(kind: Kind, fault: Mapping[str, Any]) -> str:
     return f"{rank}: {kind.value.replace('_', ' ')}"
 
 
-def _ended(  # noqa: PLR0913 - one per field
-    facts: Facts,
-    kind: Kind,
-    evidence: str,
-    *,
-    rank: int | None = None,
-    killed: int = 0,
-    phase: str = "",
-    step: int | None = None,
-    where: str = "",
-    peak_bytes: int = 0,
+def _ended(
+    facts: Facts, kind: Kind, evidence: str, *, rank: int | None = None, killed: int = 0, where: str = ""
 ) -> Ended:
     return Ended(
         kind=kind,
         attempt=facts.attempt,
-        step=facts.step if step is None else step,
+        step=facts.step,
         checkpoint_step=facts.checkpoint_step,
         rank=rank,
-        phase=phase or facts.phase,
+        phase=facts.phase,
         signal=killed,
         where=where,
-        peak_bytes=peak_bytes,
         evidence=evidence,
         said=facts.said if kind is Kind.raised else "",
     )

@@ -42,7 +42,7 @@ class Ended:
         phase: of that rank.
         signal: that ended the rank; 0 for none.
         where: of an out of memory: `device` or `host`.
-        peak_bytes: that were used, of an out of memory.
+        peak_bytes, asked_bytes, free_bytes: used, asked for in vain, and left, of an out of memory; 0 if not known.
         devices: ids that are to be left out.
         hosts: by name, that are gone or back.
         speeds: measured relative speeds of the ranks.
@@ -61,6 +61,8 @@ class Ended:
     signal: int = 0
     where: str = ""
     peak_bytes: int = 0
+    asked_bytes: int = 0
+    free_bytes: int = 0
     devices: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     speeds: tuple[float, ...] = ()

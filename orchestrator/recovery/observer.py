@@ -36,6 +36,7 @@ class Observer:
         stop: asks the ranks to stop at the next step with a checkpoint.
         checks: of the hosts that were lost, by name.
         asked: how the attempt ends, once something asks for its end.
+        detected_at: wall clock of that.
     """
 
     run_dir: Path
@@ -47,6 +48,7 @@ class Observer:
     xid_history: Mapping[str, Sequence[Xid]] = field(default_factory=dict)
     checks: Mapping[str, HostCheck] = field(default_factory=dict)
     asked: Ended | None = None
+    detected_at: float | None = None
     _port: int = 0
     _detectors: Detectors = field(init=False)
     _follower: Follower = field(init=False)
@@ -75,7 +77,7 @@ class Observer:
                 reaction = react(finding, replace(self.moment, speeds=self._detectors.relative_speeds()))
                 if reaction is None:
                     continue
-                self.asked = reaction.ended
+                self.asked, self.detected_at = reaction.ended, time.time()
                 if not reaction.is_soft:
                     return reaction.ended.evidence
                 self.say(f"stopping at the next step to share the rows out anew: {reaction.ended.evidence}")

@@ -28,6 +28,7 @@ class BeatWatch:
     Attributes:
         hang: that was found.
         gone: rank whose process vanished.
+        detected_at: wall clock of either.
     """
 
     def __init__(self, run_dir: Path, attempt: int, facts: Facts, say: Callable[[str], None]) -> None:
@@ -42,6 +43,7 @@ class BeatWatch:
         self._gone_since: dict[int, float] = {}
         self.hang: Finding | None = None
         self.gone: int | None = None
+        self.detected_at: float | None = None
 
     def look(self) -> str | None:
         """Return why the attempt must be ended; None where it need not."""
@@ -51,12 +53,12 @@ class BeatWatch:
         self._next_seconds = now + _LOOK_SECONDS
         self._beats = read_beats(self._run_dir, self._attempt)
         if gone := self._missing(self._beats, now):
-            self.gone = gone.rank
+            self.gone, self.detected_at = gone.rank, time.time()
             return f"the process of rank {gone.rank} is gone"
         self._state, found = hang.update(self._state, [_reading(beat) for beat in self._beats], now, self._facts)
         if not found:
             return None
-        self.hang = found[0]
+        self.hang, self.detected_at = found[0], time.time()
         self._say(found[0].evidence)
         self._dump(self._beats)
         return found[0].evidence
