@@ -79,7 +79,7 @@ def _value_override(argument: str, key: str, value: str, *, sweep: bool) -> str:
         return f"{argument.split('=', 1)[0]}={quote(value)}"
     # Paths may hold characters that mean something in Hydra's grammar.
     is_path = key.endswith(("path", "_dir")) or key in {"save", "resume", "allocator", "calibration", "monitor.replay"}
-    if is_path and not value.startswith(("'", '"', "$")):
+    if is_path and not value.startswith(("'", '"', "${")):
         return argument.split("=", 1)[0] + "=" + quote(value)
     return argument
 

@@ -15,11 +15,11 @@ from typing import Any
 import psutil
 
 from orchestrator import slurm
+from orchestrator.attempts import STOP_FILE
 from orchestrator.errors import Problem, UserError
 from orchestrator.run_dir import folder_of, read_json
 from orchestrator.slurm import JobState, Phase
 from orchestrator.slurm_follow import output_of
-from orchestrator.attempts import STOP_FILE
 
 _RANKS_SHOWN = 16
 _FOLLOW_SECONDS = 0.5

@@ -94,9 +94,7 @@ def _check(spec: LaunchSpec) -> None:
         )
 
 
-def _values(
-    spec: LaunchSpec, options: SlurmOptions, modules: tuple[str, str, str], watch: str
-) -> dict[str, Any]:
+def _values(spec: LaunchSpec, options: SlurmOptions, modules: tuple[str, str, str], watch: str) -> dict[str, Any]:
     """What a template may use; texts of commands are quoted for the shell."""
     cpus = _cpus(spec, options)
     nodes = len(spec.shares)

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from launch.parent_death import die_with_parent
+from orchestrator.attempts import STOP_FILE
 from orchestrator.errors import ExitCode, Problem, UserError
 from orchestrator.report.trained import INTERRUPTED
 from orchestrator.slurm import Phase, state_of
-from orchestrator.attempts import STOP_FILE
 from orchestrator.sweeps.allot import WHOLE, Place
 from orchestrator.sweeps.trial import TrialJob, trial_environment
 

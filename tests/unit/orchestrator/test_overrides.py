@@ -1,7 +1,7 @@
 """What the user types, before Hydra sees it."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.compose import compose, groups
@@ -75,6 +75,8 @@ _PATHS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max
 
 @settings(max_examples=40)
 @given(_PATHS)
+@example("$~")
+@example("$[")
 def test_any_path_survives(path: str) -> None:
     if path in groups()["model"] or path.startswith(("'", '"')) or "${" in path:
         return
