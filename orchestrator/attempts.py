@@ -17,7 +17,7 @@ from launch.execute import Outcome, execute, write_files
 from launch.lock import run_lock
 from launch.request import Request
 from orchestrator.blame import culprit, failed, last_words
-from orchestrator.errors import Problem, RunFailed, RunStopped, UserError
+from orchestrator.errors import ExitCode, Problem, RunFailed, RunStopped, UserError
 from orchestrator.launch_inputs import as_user_error, joined_errors, told_error
 from orchestrator.recovery.classify import Facts, classify
 from orchestrator.recovery.event import FAULT_PREFIX, Ended, Kind
@@ -194,7 +194,9 @@ def newest_checkpoint(run_dir: Path) -> int:
 
 
 def _user_error(error: UserError, number: int) -> Observed:
-    return Observed(ended=Ended(kind=Kind.user_error, attempt=number, evidence=str(error)), error=error)
+    """What ranks told of something that a user can mend: wrong input, or a disk that takes no checkpoint."""
+    kind = Kind.disk if error.exit_code is ExitCode.RESUMABLE else Kind.user_error
+    return Observed(ended=Ended(kind=kind, attempt=number, evidence=str(error)), error=error)
 
 
 def _was_stopped(run: RunDir, number: int, when: str) -> Observed:

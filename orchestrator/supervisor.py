@@ -267,7 +267,7 @@ def _ending(observed: Observed, decision: Decision, history: History) -> UserErr
     error = observed.error
     if error is None:
         return RunFailed(Problem(where="the run", found="ended without a result", remedy="See its logs."))
-    if isinstance(error, RunStopped) or observed.ended.kind is Kind.user_error:
+    if isinstance(error, RunStopped) or observed.ended.kind in {Kind.user_error, Kind.disk}:
         return error
     tried = [f"attempt {ended.attempt}: {ended.evidence}" for ended in history.ended]
     remedy = "The attempts: " + "; ".join(tried)

@@ -51,7 +51,7 @@ def _final(ended: Ended) -> str:
     if ended.person_must:
         return f"{ended.evidence}; {ended.person_must}"
     if ended.kind is Kind.disk:
-        return f"{ended.evidence}: free space, then go on with resume=true"
+        return f"the last checkpoint could not be written ({ended.evidence})"
     return ""
 
 

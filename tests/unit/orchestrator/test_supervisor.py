@@ -140,6 +140,14 @@ def test_a_users_error_ends_it_at_once(life: Callable[..., Any], tmp_path: Path)
     assert named(tmp_path, "decided")[0]["decision"] == "stop"
 
 
+def test_a_disk_that_takes_no_checkpoint_ends_it_resumable(life: Callable[..., Any], tmp_path: Path) -> None:
+    body = {"exit_code": 75, "problems": [{"where": "checkpoints", "found": "no space left", "remedy": "Free space."}]}
+    with pytest.raises(UserError, match="no space left") as caught:
+        life(f"2:say trainmaster-error: {json.dumps(body)}")
+    assert caught.value.exit_code == 75
+    assert named(tmp_path, "attempt_ended")[0]["outcome"] == "disk"
+
+
 def test_a_stop_is_resumable(life: Callable[..., Any]) -> None:
     with pytest.raises(RunStopped, match="after step 2 of 99"):
         life("2:stopped")

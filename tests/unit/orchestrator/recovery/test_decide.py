@@ -28,7 +28,7 @@ def after(*events: Ended) -> History:
         (ended(Kind.done), Action.finish, "done"),
         (ended(Kind.stopped), Action.stop, "stop"),
         (ended(Kind.user_error), Action.stop, "input"),
-        (ended(Kind.disk, evidence="no space left"), Action.stop, "free space"),
+        (ended(Kind.disk, evidence="no space left"), Action.stop, "no space left"),
         (ended(Kind.died, evidence="rank 1 was ended by SIGKILL"), Action.restart, "SIGKILL"),
         (ended(Kind.hang), Action.restart, "hang"),
         (ended(Kind.raised), Action.restart, "raised"),
