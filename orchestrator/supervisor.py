@@ -210,6 +210,7 @@ def _observer(state: _State, run: RunDir, attempt: Attempt, say: Callable[[str],
         tell=partial(_tell, run),
         stop=(run.path / STOP_FILE).touch,
         xid_history=state.xids,
+        devices=tuple(strategy.device_ids),
         checks=_checks(state, attempt),
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.monitor.log import MOST_RANK_BYTES, ReadingLog
-from orchestrator.monitor.readings import RankReading
+from orchestrator.monitor.readings import CopyReading, RankReading
 
 _PAUSE_SECONDS: Final = 0.2  # steps shorter than this are written together
 _MOST_WAITING: Final = 10_000  # where the disk hangs
@@ -23,14 +23,14 @@ class Recorder:
     def __init__(self, path: Path) -> None:
         """Start the thread; it ends with the process."""
         self._log = ReadingLog(path, MOST_RANK_BYTES)
-        self._queue: queue.SimpleQueue[RankReading | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[RankReading | CopyReading | None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._lost = 0
         self.cpu_seconds = 0.0
         self._thread = threading.Thread(target=self._run, daemon=True, name="telemetry")
         self._thread.start()
 
-    def put(self, reading: RankReading) -> None:
+    def put(self, reading: RankReading | CopyReading) -> None:
         """Take a reading; returns at once."""
         if self._queue.qsize() < _MOST_WAITING:
             self._queue.put(reading)

@@ -15,14 +15,19 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from orchestrator.monitor.readings import DeviceReading, HostReading, RankReading, Xid
+from orchestrator.monitor.readings import CopyReading, DeviceReading, HostReading, RankReading, Xid
 
-Reading: TypeAlias = RankReading | DeviceReading | HostReading
+Reading: TypeAlias = RankReading | DeviceReading | HostReading | CopyReading
 
 FOLDER: Final = "telemetry"
-KINDS: Final[dict[str, type[Any]]] = {"rank": RankReading, "device": DeviceReading, "host": HostReading}
+KINDS: Final[dict[str, type[Any]]] = {
+    "rank": RankReading,
+    "device": DeviceReading,
+    "host": HostReading,
+    "copy": CopyReading,
+}
 # What tells the source of a reading stands first in its line, so that lines can be told apart without parsing.
-_SOURCE: Final = {"rank": ("rank",), "device": ("device",), "host": ("host",)}
+_SOURCE: Final = {"rank": ("rank",), "device": ("device",), "host": ("host",), "copy": ("device",)}
 _KIND_OF: Final = {made: kind for kind, made in KINDS.items()}
 _NEARBY: Final = 256  # lines
 _PAIRS: Final = frozenset({"throttle_ns", "live_bytes"})
@@ -146,7 +151,7 @@ def read_file(path: Path) -> Iterator[Reading]:
 
 def files_of(run_dir: Path, kinds: Iterable[str] = tuple(KINDS)) -> list[Path]:
     """Return the files in which readings of these kinds may be."""
-    names = {"rank": "rank-*.jsonl", "device": "host-*.jsonl", "host": "host-*.jsonl"}
+    names = {"rank": "rank-*.jsonl", "device": "host-*.jsonl", "host": "host-*.jsonl", "copy": "rank-*.jsonl"}
     folder = folder_of(run_dir)
     return sorted({path for kind in kinds for path in folder.glob(names[kind])})
 
@@ -167,7 +172,7 @@ def read_run(run_dir: Path, kinds: Iterable[str] = tuple(KINDS)) -> Iterator[Rea
 
     Args:
         run_dir: of the run.
-        kinds: `rank`, `device` and `host`, or some of them.
+        kinds: `rank`, `device`, `host` and `copy`, or some of them.
     """
     wanted = tuple(KINDS[kind] for kind in kinds)
     streams = [_sorted_nearby(read_file(path)) for path in files_of(run_dir, kinds)]

@@ -1,4 +1,4 @@
-"""The readings of a run as Parquet: `telemetry/ranks.parquet`, `devices.parquet` and `hosts.parquet`."""
+"""The readings of a run as Parquet: `telemetry/ranks.parquet`, `devices.parquet`, `hosts.parquet`, `copies.parquet`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any, Final
 from orchestrator.monitor.store import KINDS, Reading, folder_of, read_run
 
 _ROWS: Final = 10_000  # of a row group: a run of weeks is not held in memory
+_PLURAL: Final = {"copy": "copies"}
 _NESTED: Final = frozenset({"throttle_ns", "live_bytes", "network", "xids"})
 
 
 def table_file(run_dir: Path, kind: str) -> Path:
     """The table of a kind of readings."""
-    return folder_of(run_dir) / f"{kind}s.parquet"
+    return folder_of(run_dir) / f"{_PLURAL.get(kind, f'{kind}s')}.parquet"
 
 
 def write_tables(run_dir: Path) -> list[Path]:

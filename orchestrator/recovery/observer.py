@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from orchestrator.monitor.copy_request import ask
 from orchestrator.monitor.facts import Facts
+from orchestrator.monitor.finding import Kind as FindingKind
 from orchestrator.monitor.finding import Severity
 from orchestrator.monitor.readings import RankReading, Xid
 from orchestrator.monitor.robust import median
@@ -34,6 +36,7 @@ class Observer:
         say: where lines for people go.
         tell: appends an event to the run.
         stop: asks the ranks to stop at the next step with a checkpoint.
+        devices: ids in the order of the ranks.
         checks: of the hosts that were lost, by name.
         asked: how the attempt ends, once something asks for its end.
         detected_at: wall clock of that.
@@ -46,6 +49,7 @@ class Observer:
     tell: Callable[..., None]
     stop: Callable[[], None]
     xid_history: Mapping[str, Sequence[Xid]] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
     checks: Mapping[str, HostCheck] = field(default_factory=dict)
     asked: Ended | None = None
     detected_at: float | None = None
@@ -74,6 +78,8 @@ class Observer:
                 self.tell("finding", attempt=self.moment.attempt, **finding.as_dict())
                 if finding.severity is not Severity.note:
                     self.say(f"{finding.severity.value}: {finding.evidence}. {finding.advice}")
+                if finding.kind is FindingKind.pcie_downgrade_suspected and finding.device in self.devices:
+                    ask(self.run_dir, self.devices.index(finding.device))
                 reaction = react(finding, replace(self.moment, speeds=self._detectors.relative_speeds()))
                 if reaction is None:
                     continue

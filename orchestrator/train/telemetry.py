@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from orchestrator.config import Fault, RunConfig
+from orchestrator.monitor.copy_request import take
 from orchestrator.monitor.gpu import Target
 from orchestrator.monitor.process import SamplerProcess
-from orchestrator.monitor.readings import RankReading
+from orchestrator.monitor.readings import CopyReading, RankReading
 from orchestrator.monitor.recorder import Recorder
 from orchestrator.monitor.sampler import Options
 from orchestrator.monitor.store import rank_file
@@ -26,6 +27,7 @@ from orchestrator.planner.plan import Plan
 from orchestrator.train.gradients import TOPOLOGY_FILE
 from orchestrator.train.run_files import EventLog
 from orchestrator.train.settings import TrainSettings
+from orchestrator.train.timed_copy import copy_bytes_per_second
 from orchestrator.train.waits import StepWaits
 from topology.codec import from_json
 from topology.errors import TopologyError
@@ -43,6 +45,8 @@ class RankTelemetry:
         """Start the sampler; with `monitor.enabled=false` nothing is ever done."""
         self._settings, self.is_on = settings, config.monitor.enabled
         self._host = host_of(plan, settings)
+        ids = plan.chosen.strategy.device_ids
+        self._device_id = ids[settings.rank % len(ids)]
         self._sampler: SamplerProcess | None = None
         self._recorder: Recorder | None = None
         self._waits: StepWaits | None = None
@@ -124,9 +128,21 @@ class RankTelemetry:
             **self._memory.read(sum(held for _, held in self._live)),
         )
         self._recorder.put(reading)
+        self._copy_if_asked()
         self._num_steps += 1
         self._step_seconds += step_seconds
         self._cpu_seconds += time.thread_time() - began
+
+    def _copy_if_asked(self) -> None:
+        """Time a copy to the device where somebody suspects its link."""
+        settings = self._settings
+        if self._recorder is None or not take(settings.run_dir, settings.rank):
+            return
+        rate = copy_bytes_per_second(settings.device)
+        if rate is not None:
+            self._recorder.put(
+                CopyReading(time=time.time(), device=self._device_id, host=self._host, bytes_per_second=rate)
+            )
 
     def _count_again(self) -> None:
         began = time.monotonic()

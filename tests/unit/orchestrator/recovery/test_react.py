@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.monitor.copy_request import take
 from orchestrator.monitor.facts import Facts
 from orchestrator.monitor.finding import Finding, Response, Severity
 from orchestrator.monitor.finding import Kind as FindingKind
-from orchestrator.monitor.readings import DeviceReading, RankReading, Xid
+from orchestrator.monitor.readings import CopyReading, DeviceReading, RankReading, Xid
 from orchestrator.monitor.store import host_file, line_of, rank_file
 from orchestrator.recovery.event import Kind
 from orchestrator.recovery.observer import Observer
@@ -147,6 +148,35 @@ def test_a_lost_device_ends_the_attempt(tmp_path: Path) -> None:
     assert said.events[0]["event"] == "finding"
     assert said.stops == 0
     assert "GPU-7" in said.observer.history()
+
+
+def test_a_suspected_link_is_judged_by_a_timed_copy(tmp_path: Path) -> None:
+    said = Said(tmp_path, Facts(world_size=2), replace(NOW, step=0))
+    said.observer.devices = ("GPU-6", "GPU-7")
+    (tmp_path / "beats").mkdir()
+    loaded = DeviceReading(
+        time=0.0,
+        device="GPU-7",
+        host=0,
+        utilisation=0.97,
+        pcie_generation=2,
+        pcie_width=16,
+        max_pcie_generation=4,
+        max_pcie_width=16,
+        pcie_rx_bytes_per_second=6e9,
+    )
+    for second in range(30):
+        said.take(replace(loaded, time=float(second)))
+    assert [event["kind"] for event in said.events] == ["pcie_downgrade_suspected"]
+    assert not take(tmp_path, 0)
+    assert take(tmp_path, 1)
+    assert not take(tmp_path, 1)
+    copy = CopyReading(time=31.0, device="GPU-7", host=0, bytes_per_second=7e9)
+    with rank_file(tmp_path, 1).open("ab") as stream:
+        stream.write(line_of(copy))
+    assert said.take() is None
+    assert said.events[-1]["kind"] == "pcie_downgrade"
+    assert "22%" in said.events[-1]["evidence"]
 
 
 def test_readings_of_earlier_attempts_are_passed_over(tmp_path: Path) -> None:
