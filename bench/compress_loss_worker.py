@@ -17,7 +17,7 @@ def use_power_sgd(start_step: int) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
     from torch.nn.parallel import DistributedDataParallel
 
-    from orchestrator.train import loop
+    from orchestrator.train import begin, loop
     from orchestrator.train.gradients import GradientSum
 
     plain = loop.training_arguments
@@ -37,7 +37,7 @@ def use_power_sgd(start_step: int) -> None:
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         return GradientSum(None, f"PowerSGD of rank {_RANK} from step {start_step} on")
 
-    loop.sum_gradients, loop.training_arguments = sum_gradients, training_arguments
+    begin.sum_gradients, loop.training_arguments = sum_gradients, training_arguments
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def load_libraries() -> None:
     quiet_libraries()
     import deepspeed  # noqa: F401 - transformers imports it in the rank
 
-    import orchestrator.train.loop  # noqa: F401
+    import orchestrator.train.rank  # noqa: F401
 
 
 def run_ranks(target: Callable[[], int], num_ranks: int, log: Path, timeout_seconds: float) -> None:

@@ -20,7 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from orchestrator.engines.live import storage_bytes, tensors_of
 from orchestrator.estimate.calibration import HEAD_TILE_VOCAB
 from orchestrator.simulate.meter import StorageMeter
-from orchestrator.train import loop
+from orchestrator.train import loop, rank
 from orchestrator.train.worker import read_plan, set_environment
 
 _METERED_STEP = 1  # steps done before the one that is metered
@@ -160,6 +160,6 @@ def run(path: Path) -> int:
     """Do this rank's part of the plan at `path`; ends the process."""
     plan = read_plan(path)
     set_environment(plan)
-    loop.Run = MeteredRun  # type: ignore[misc]
-    loop.run_rank(plan, path.parent)
+    rank.Run = MeteredRun  # type: ignore[misc]
+    rank.run_rank(plan, path.parent)
     return 0

@@ -5,17 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 
 from orchestrator.config import FaultPhase, RunConfig
-from orchestrator.config_codec import parse_config
 from orchestrator.dataset.cache import Cached
 from orchestrator.engines.live import Named, base_bytes
 from orchestrator.engines.streamed import StreamedEngine
@@ -23,74 +18,34 @@ from orchestrator.errors import Problem, UserError
 from orchestrator.faults.inject import Injector
 from orchestrator.monitor.beat import Heart
 from orchestrator.planner.plan import Plan
-from orchestrator.train import rehearsal, rng, state
+from orchestrator.train import rng, state
 from orchestrator.train.base import load_same_base, make_engine
+from orchestrator.train.begin import begin
 from orchestrator.train.callbacks import RunCallback
 from orchestrator.train.checkpoint import CheckpointStore
-from orchestrator.train.compression import Compression, compress_gradients
-from orchestrator.train.evaluate import EvalResult, evaluate, record_logits
-from orchestrator.train.export import save_adapter
-from orchestrator.train.gradients import GradientSum, sum_gradients
-from orchestrator.train.groups import MetricsGroup, close_process_group, open_process_group
+from orchestrator.train.compression import Compression
+from orchestrator.train.evaluate import EvalResult, evaluate
+from orchestrator.train.finish import finish
+from orchestrator.train.gradients import GradientSum
+from orchestrator.train.groups import MetricsGroup
 from orchestrator.train.guard import guard_base
 from orchestrator.train.identity import resume_keys
 from orchestrator.train.meter import MemoryMeter
 from orchestrator.train.model import add_adapters, trainable
-from orchestrator.train.newest import open_newest
-from orchestrator.train.out_of_memory import named_tensors, told_of
-from orchestrator.train.packet_routes import packet_transport
+from orchestrator.train.out_of_memory import named_tensors
 from orchestrator.train.rows import (
     RowBatcher,
-    load_tokenizer,
     make_batcher,
     make_loader,
     make_sampler,
-    prepare_rows,
 )
-from orchestrator.train.run_files import EventLog, append_json_line, keep_steps_until, write_json
+from orchestrator.train.run_files import EventLog, append_json_line
 from orchestrator.train.saving import Saver
-from orchestrator.train.settings import TrainSettings, settings_from
+from orchestrator.train.settings import TrainSettings
 from orchestrator.train.started import check_started
 from orchestrator.train.streamed import Stream
-from orchestrator.train.summary import summarise
 from orchestrator.train.telemetry import RankTelemetry, host_of
 from orchestrator.train.trainer import Batch, PlannedTrainer, training_arguments
-
-
-def run_rank(plan: Plan, run_dir: Path, heart: Heart) -> None:
-    """Do this rank's part of the run, and beat where there is progress.
-
-    Raises:
-        UserError: for what the user can mend; anything else is a fault of the run.
-    """
-    settings = settings_from(plan, run_dir)
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(_num_threads(plan, settings.rank))
-    if settings.device.type == "cuda":
-        torch.cuda.set_device(settings.device)
-    config = parse_config(plan.config)
-    tokenizer = load_tokenizer(config)
-    # Before the process group exists: a slow tokenisation must not run into its time-out.
-    cached = prepare_rows(config, plan.rows_tokens, run_dir, tokenizer)
-    if cached.chat_template is not None:
-        tokenizer.chat_template = cached.chat_template
-    open_process_group(settings)
-    try:
-        run = Run(plan, config, settings, cached, tokenizer.pad_token_id, heart)
-        with (
-            closing(run.saver),  # whatever ends the run: a checkpoint that is being written is worth a moment
-            told_of(heart, run_dir, settings.device, run.named_tensors),
-        ):
-            run.execute(tokenizer)
-    finally:
-        close_process_group()
-
-
-def _num_threads(plan: Plan, rank: int) -> int:
-    """Take the user's OMP_NUM_THREADS where it is a number, else the plan's."""
-    wanted = os.environ.get("OMP_NUM_THREADS", "").split(",", maxsplit=1)[0]
-    return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else plan.chosen.strategy.threads_of(rank)
 
 
 class Run:
@@ -191,7 +146,7 @@ class Run:
         # 2. steps (`on_start` resumes or evaluates the untouched base first)
         self.trainer.train()
         # 3. results
-        self.finish(tokenizer)
+        finish(self, tokenizer)
 
     def named_tensors(self) -> Named:
         """What is alive, by the terms of the estimate; as far as there is a model."""
@@ -221,7 +176,7 @@ class Run:
         """Connect the hooks of the loop."""
         self.callback.trainer = self.trainer
         self.faults.parameters = lambda: [parameter for _, parameter in trainable(self.trainer.model)]
-        self.callback.on_start = self.start
+        self.callback.on_start = partial(begin, self)
         self.callback.on_first_step = self.first_step
         if self.stream is not None:
             self.callback.on_step = self.stream.step
@@ -229,78 +184,6 @@ class Run:
         self.callback.on_logged = self.record
         self.trainer.save_hook = self.save
         self.trainer.eval_hook = self.evaluate_now
-
-    def start(self) -> None:
-        """Resume from the newest whole checkpoint, or evaluate the base before the first step."""
-        self.send_gradients()
-        self.telemetry.attach(self.trainer, self.group, [parameter for _, parameter in trainable(self.trainer.model)])
-        self.note_memory("load")
-        newest = open_newest(self.store, self.group, self.events, is_main=self.settings.is_main, say=self.say)
-        metrics = self.settings.run_dir / "metrics.jsonl"
-        if newest is not None:
-            path, checkpoint = newest
-            state.restore(self.trainer, self.engine, checkpoint, self.keys)
-            settings = self.settings
-            residuals, before = checkpoint.residuals, checkpoint.state
-            done = self.compression.restore(residuals, before, settings.rank, settings.world_size)
-            if done:
-                self.events.add("compression", step=checkpoint.step, residuals=done)
-            if self.settings.is_main:
-                keep_steps_until(metrics, checkpoint.step)
-            self.say(f"resuming at step {checkpoint.step} of {self.sampler.num_steps}")
-            self.events.add("resumed", step=checkpoint.step, checkpoint=str(path), attempt=self.heart.attempt)
-            self.rehearse()
-        else:
-            self.rehearse()
-            if metrics.exists():
-                self.say("no whole checkpoint: starting at step 0")
-            self.group.barrier()
-            metrics.unlink(missing_ok=True)
-            if self.config.eval.before:
-                self.evaluate_now()
-        self.meter.reset()
-        self.telemetry.restart()
-        self.heart.beat("training", step=self.trainer.state.global_step)
-
-    def rehearse(self) -> None:
-        """Try what needs most memory, where that is wanted."""
-        if not rehearsal.is_wanted(self.config, self.plan):
-            return
-        why = rehearsal.conflict(self.settings)
-        if why:
-            self.events.add("rehearsal_skipped", why=why)
-            return
-        self.say("rehearsing the longest batch, an evaluation step and a save")
-        done = rehearsal.rehearse(
-            self.trainer,
-            (self.train_batcher, self.sampler),
-            self.eval_batcher,
-            self.config,
-            capture=partial(state.capture, self.trainer, self.engine, self.group, self.keys, self.compression),
-            beat=self.heart.beat,
-        )
-        self.events.add("rehearsed", attempt=self.heart.attempt, **asdict(done))
-        self.go_on()
-
-    def send_gradients(self) -> None:
-        """Settle how gradients travel: sparse, by a schedule of ours, or by torch's own all-reduce."""
-        model, scaler = self.trainer.model_wrapped, self.trainer.accelerator.scaler
-        self.compression = compress_gradients(
-            self.plan.chosen.strategy.compression,
-            self.group,
-            model,
-            scale=None if scaler is None else scaler.get_scale,
-            step_of=lambda: int(self.trainer.state.global_step),
-            transport=packet_transport(self.plan, self.settings.run_dir, self.group),
-        )
-        wrapped: Any = self.trainer.optimizer  # by accelerate
-        optimizer = getattr(wrapped, "optimizer", wrapped)
-        self.compression.follow(optimizer, dict(trainable(self.trainer.model)))
-        self.callback.finite.may_skip |= self.compression.is_on
-        if not self.compression.is_on:  # a model takes one hook
-            self.gradients = sum_gradients(self.plan, self.settings.run_dir, self.group, model)
-            self.events.add("gradients", why=self.gradients.why)
-        self.events.add("compression", why=self.compression.why)
 
     def first_step(self) -> None:
         """Measure what is alive once the engine has done a whole step, the largest over ranks."""
@@ -379,49 +262,3 @@ class Run:
         keys = list(own.__dataclass_fields__)
         peaks = self.group.max([float(getattr(own, key)) for key in keys])
         self.memory[phase] = {key: int(peak) for key, peak in zip(keys, peaks, strict=True)}
-
-    def finish(self, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
-        """Evaluate the result, write adapter and summary."""
-        self.heart.beat("finishing")
-        self.note_memory("train")
-        self.gradients.end(self.group)
-        self.compression.end(self.group)
-        if self.compression.is_on:
-            self.live["compress_residual"] = self.compression.residual_bytes
-        if self.compression.not_finite:
-            self.say(f"{self.compression.not_finite} compressed steps had gradients that are no numbers")
-            self.events.add("compression", not_finite_steps=self.compression.not_finite)
-        if self.stream is not None:
-            self.streamed = self.stream.summary()
-        self.meter.reset()
-        stopped = self.callback.stopped
-        if not stopped:
-            self.evaluate_now()
-            self.save_adapter(tokenizer)
-        self.note_memory("save")
-        self.telemetry.flush(self.events)
-        if self.settings.is_main:
-            body = summarise(self, status="stopped" if stopped else "done")
-            write_json(self.settings.run_dir / "summary.json", body)
-            self.callback.stop.obeyed()
-            self.events.add(body["status"], step=self.trainer.state.global_step)
-        self.group.barrier()
-        self.telemetry.end()
-        if self.stream is not None:
-            self.stream.close()
-
-    def save_adapter(self, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
-        """Write the adapter for PEFT, and what the evaluation saw, to check it against."""
-        parameters = {name: self.engine.parameter(parameter).cpu() for name, parameter in trainable(self.trainer.model)}
-        if self.eval_batcher is not None:
-            path = self.settings.run_dir / "eval" / "logits.safetensors"
-            record_logits(self.trainer.model, self.eval_batcher, self.settings, path)
-        failure: UserError | None = None
-        if self.settings.is_main:
-            try:
-                save_adapter(self.trainer.model, tokenizer, parameters, self.settings.run_dir / "adapter")
-            except UserError as error:
-                failure = error
-        problems = self.group.from_main(failure.problems if failure else ())
-        if problems:
-            raise UserError(*problems)

@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
         heart = Heart(path.parent, int(os.environ.get("RANK", "0")), attempt_of(path.parent))
         if os.environ.get("RANK", "0") == "0":
             print("loading torch, transformers and TRL", flush=True)
-        from orchestrator.train.loop import run_rank
+        from orchestrator.train.rank import run_rank
 
         run_rank(plan, path.parent, heart)
         heart.beat(ENDED)

@@ -15,6 +15,7 @@ from orchestrator.engines.base import Engine
 from orchestrator.engines.streamed import StreamedEngine, cut_of_shares
 from orchestrator.planner.plan import Plan
 from orchestrator.train import loop
+from orchestrator.train.rank import run_rank
 from orchestrator.train.settings import TrainSettings
 from orchestrator.train.worker import quiet_libraries, read_plan, set_environment
 from orchestrator.weights.cut import Tier
@@ -38,7 +39,7 @@ def main() -> None:
         os.environ["MASTER_PORT"] = str(port + at)
         loop.make_engine = streamed if "streamed" in path.parent.name else plain
         torch.manual_seed(0)
-        loop.run_rank(plan, path.parent)
+        run_rank(plan, path.parent)
 
 
 if __name__ == "__main__":
