@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from launch.parent_death import die_with_parent
 from launch.request import Request
 from launch.spec import RUN_MARK
 
-__all__ = ["Outcome", "execute", "free_port", "write_files"]
+__all__ = ["Outcome", "caught_signals", "execute", "free_port", "write_files"]
 
 _POLL_SECONDS = 0.1
 # What a launcher's own helpers (shared-memory manager, compile workers) get to follow it before they are killed.
@@ -76,7 +76,7 @@ def execute(
     env, overrides = merge(request.env, user_env)
     mark = env.setdefault(RUN_MARK, request.cwd)
     write_files(request)
-    with Path(request.log_path).open("ab", buffering=0) as log, _caught_signals() as caught:
+    with Path(request.log_path).open("ab", buffering=0) as log, caught_signals() as caught:
         _report(overrides, log, on_line)
         strangers = frozenset(_marked(mark))
         child = _start(request, env)
@@ -126,7 +126,8 @@ class _Output:
             if not chunk:
                 # At the end of a stream select would return at once, for ever.
                 self._selector.unregister(key.fileobj)
-        self._log.write(chunk)
+        with suppress(OSError):  # a full disk loses lines of the log, not the run
+            self._log.write(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             self._on_line(line.decode(errors="replace").rstrip("\r"))
@@ -162,7 +163,7 @@ def write_files(request: Request) -> None:
 
 
 @contextmanager
-def _caught_signals() -> Iterator[list[signal.Signals]]:
+def caught_signals() -> Iterator[list[signal.Signals]]:
     """Collect SIGINT and SIGTERM in a list instead of obeying them; restore the handlers at the end."""
     caught: list[signal.Signals] = []
 

@@ -7,7 +7,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,7 @@ from orchestrator.run_dir import RunDir, read_json
 from orchestrator.supervise import Attempt
 
 STOP_FILE: Final = "stop"
+_OURS: Final = "supervisor"
 _KEPT_LINES: Final = 60  # torchrun's own report of the failure comes after the ranks' words
 _STOP_GRACE_SECONDS: Final = 120.0  # a step and a checkpoint must fit in
 
@@ -105,6 +106,21 @@ def sole_use(run: RunDir) -> Iterator[None]:
         raise as_user_error(error) from error
 
 
+def request_stop(run: RunDir) -> None:
+    """Ask the ranks to stop at the next step, in the supervisor's own name; a user's request stays a user's."""
+    path = run.path / STOP_FILE
+    if not path.exists():
+        path.write_text(_OURS, encoding="utf-8")
+
+
+def take_back_request(run: RunDir) -> None:
+    """Take away a request of the supervisor that nobody has obeyed."""
+    path = run.path / STOP_FILE
+    with suppress(OSError):
+        if path.read_text(encoding="utf-8") == _OURS:
+            path.unlink()
+
+
 def tell(attempt: Attempt, say: Callable[[str], None]) -> None:
     """Say which of the user's settings stand in place of a lever, and which are known to hurt."""
     for lever in attempt.levers:
@@ -144,10 +160,13 @@ def _ranks(attempt: Attempt, run: RunDir, say: Callable[[str], None], observer: 
     said, before = _Said(), read_counters()
     say(f"starting the ranks ({attempt.launch.backend.value})")
     outcome = _execute(attempt.launch, run, say, said, on_poll=lambda: watch.look() or observer.look())
-    if said.errors:
-        return _user_error(joined_errors(said.errors), number)
+    faults = (*said.faults, *_reported(run.path, number))
+    # What a rank calls a failed run is often only what it saw of another's end.
+    told = [error for error in said.errors if error.exit_code is not ExitCode.RUN_FAILED]
+    if told and (not faults or told[0].exit_code is ExitCode.RESUMABLE):
+        return _user_error(joined_errors(told), number)
     summary = read_json(run.path / "summary.json") or {}
-    if summary.get("status") == "done" and not outcome.ended_because:
+    if summary.get("status") == "done":
         ended = Ended(kind=Kind.done, attempt=number, step=int(summary.get("steps", -1)))
         return Observed(ended=ended, summary=summary)
     if summary.get("status") == "stopped" and observer.asked is not None and outcome.stopped_by_signal is None:
@@ -166,18 +185,20 @@ def _ranks(attempt: Attempt, run: RunDir, say: Callable[[str], None], observer: 
             hang=watch.hang,
             gone=watch.gone,
             culprit=None if found is None else (int(found[0]), found[2]),
-            faults=(*said.faults, *_reported(run.path, number)),
+            faults=faults,
             killed_for_memory=was_oom_kill(before, read_counters()),
             step=watch.newest_step(),
             phase=watch.phase(),
             checkpoint_step=newest_checkpoint(run.path),
             said=last_words(outcome, said.tail, attempt.processes),
-            asked=observer.asked,
+            asked=None if observer.asked_softly else observer.asked,
         )
     )
     # An observer that asked for the end knew of older ones.
     ended = replace(ended, checkpoint_step=newest_checkpoint(run.path))
     error = failed("the run", outcome, said.tail, attempt.processes, cause=ended.evidence)
+    if said.errors:
+        error = RunFailed(*joined_errors(said.errors).problems, *error.problems)
     return Observed(ended=ended, error=error, detected_at=watch.detected_at or observer.detected_at)
 
 
@@ -267,6 +288,10 @@ def _execute(
         )
     except LaunchError as error:
         raise as_user_error(error) from error
+    except OSError as error:
+        found = f"cannot write there: {error.strerror or error}"
+        remedy = f"Free space, then go on with: trainmaster train resume={run.path}"
+        raise RunStopped(Problem(where=str(run.path), found=found, remedy=remedy)) from error
 
 
 def _fault(line: str) -> dict[str, Any]:
@@ -280,11 +305,12 @@ def _fault(line: str) -> dict[str, Any]:
 
 def _ask_to_stop(run: RunDir, say: Callable[[str], None]) -> None:
     say("stopping at the next step boundary, with a checkpoint (again: stop at once)")
-    (run.path / STOP_FILE).touch()
+    (run.path / STOP_FILE).write_text("", encoding="utf-8")  # whoever asked before: this is a user's wish
 
 
 def _write_failure(run: RunDir, error: RunFailed) -> None:
     """Leave a summary for scripts: the ranks could not write theirs."""
     reason = "; ".join(problem.found.split(". Last lines", maxsplit=1)[0] for problem in error.problems)
     body = {"schema": 1, "status": "failed", "reason": reason}
-    (run.path / "summary.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+    with suppress(OSError):  # a full disk has said so already
+        (run.path / "summary.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")

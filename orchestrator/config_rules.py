@@ -12,6 +12,7 @@ from orchestrator.config import (
     CompressExchange,
     Engine,
     EngineConfig,
+    FaultPhase,
     NetworkConfig,
     NetworkKind,
     Offload,
@@ -23,6 +24,7 @@ from orchestrator.config import (
 )
 from orchestrator.errors import Problem
 
+_LEAST_PERIOD_SECONDS = 0.05
 _ALLOCATOR = re.compile(r"\w+:[^,:]+(,\w+:[^,:]+)*")
 
 
@@ -112,6 +114,12 @@ def _out_of_range(where: str, value: float, remedy: str) -> Problem:
 
 
 def _check_limits(config: RunConfig) -> Iterator[Problem]:
+    if 0 < config.monitor.every_seconds < _LEAST_PERIOD_SECONDS:
+        yield _out_of_range(
+            "monitor.every_seconds", config.monitor.every_seconds, f"Give at least {_LEAST_PERIOD_SECONDS}."
+        )
+    if config.faults.step == 0 and config.faults.phase is FaultPhase.training:
+        yield _out_of_range("faults.step", 0, "Give at least 1: training begins with step 1.")
     at_most = {
         "batch.global": (config.batch.global_, 65_536),
         "seed": (config.seed, 2**32 - 1),

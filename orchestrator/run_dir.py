@@ -167,7 +167,10 @@ def saved_config(path: Path) -> dict[str, Any]:
         raise UserError(
             Problem(where=str(path), found="no readable plan.json", remedy="Give the folder of a run to resume.")
         )
-    found: dict[str, Any] = body["config"]
+    setbacks = body.get("setbacks")
+    # A plan that was made anew holds what was left to it; the user asked for what stands in `setbacks`.
+    asked = setbacks.get("config") if isinstance(setbacks, dict) else None
+    found: dict[str, Any] = asked if isinstance(asked, dict) and asked else body["config"]
     return found
 
 

@@ -143,7 +143,7 @@ def cancel(path: Path) -> str:
     if job.phase is Phase.waiting or was_asked:
         slurm.cancel(job.job)
         return f"cancelled job {job.job}"
-    (path / STOP_FILE).touch()
+    (path / STOP_FILE).write_text("", encoding="utf-8")
     return _asked(path)
 
 

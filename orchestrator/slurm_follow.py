@@ -13,7 +13,7 @@ from typing import Any
 from launch.errors import LaunchError
 from launch.execute import execute, write_files
 from launch.request import Request
-from orchestrator.errors import Problem, RunFailed, RunStopped, UserError
+from orchestrator.errors import ExitCode, Problem, RunFailed, RunStopped, UserError
 from orchestrator.launch_inputs import as_user_error, joined_errors, told_error
 from orchestrator.run_dir import RunDir, read_json
 from orchestrator.slurm import (
@@ -153,8 +153,9 @@ def follow(job: str, run: RunDir, say: Callable[[str], None], ask: Callable[[], 
             cancel(job)
     time.sleep(_SETTLE_SECONDS if _result(run) is None else 0)
     show()
-    if errors:
-        raise joined_errors(errors)
+    if errors and _result(run) != "done":
+        # Earlier starts of a requeued job have said that they stopped.
+        raise joined_errors([one for one in errors if one.exit_code is not ExitCode.RESUMABLE] or errors[-1:])
     return _ended(state, job, run)
 
 

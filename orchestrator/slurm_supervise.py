@@ -8,13 +8,20 @@ costs no new place in the queue.
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from launch.host_job import dumps as dump_job
 from launch.host_job import loads as load_job
 from launch.parent_death import die_with_parent
 from launch.request import FileToWrite, Request
 from launch.spec import Backend
+from orchestrator.config import TopologyConfig
 from orchestrator.errors import ExitCode, UserError
 from orchestrator.inputs import gather
 from orchestrator.planner.plan import Plan, dumps
@@ -26,7 +33,10 @@ from orchestrator.supervisor import supervise
 from orchestrator.train.worker import read_plan, report
 from topology.model import Topology
 
-__all__ = ["main"]
+__all__ = ["end_steps", "main"]
+
+_STEP_SECONDS: Final = 60.0
+_ASK_SECONDS: Final = 20.0
 
 
 def main(arguments: list[str]) -> int:
@@ -46,9 +56,12 @@ def _run(folder: Path, parts: Path, argv: tuple[str, ...]) -> None:
     plan = read_plan(folder / "plan.json")
     run = RunDir(path=folder, resuming=True)
     started = run.attempt - 1  # the script has numbered the first one
-    config = new_config(plan, nodes_folder(folder, started), int(os.environ.get("SLURM_JOB_NUM_NODES", "1")))
-    if not nodes_folder(folder, started).is_dir():
-        config = plan.run_config
+    config, num_nodes = plan.run_config, int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+    nodes = nodes_folder(folder, started)
+    if len(list(nodes.glob("[0-9]*.json"))) == num_nodes:
+        config = new_config(plan, nodes, num_nodes)
+    elif (folder / "topology.json").is_file():  # a node told nothing of itself
+        config = replace(config, topology=TopologyConfig(path=str(folder / "topology.json")))
     inputs = gather(config)
     made: list[Plan] = []
 
@@ -57,7 +70,9 @@ def _run(folder: Path, parts: Path, argv: tuple[str, ...]) -> None:
         files: tuple[FileToWrite, ...] = ()
         number = started
         if made:
+            end_steps(os.environ.get("SLURM_JOB_ID", ""))
             number = run.attempt
+            _renamed(parts, f"{plan.run_id}-{number}")
             files = (FileToWrite(path=str(folder / f"plan.{number}.json"), text=dumps(plan)),)
         if made and made[-1] is not plan:
             files = (*files_of_plan(plan, topology, run, parts, os.environ), *files)
@@ -76,6 +91,39 @@ def _run(folder: Path, parts: Path, argv: tuple[str, ...]) -> None:
         print(line, flush=True)
 
     supervise(config, plan, inputs, run, say, make=make)
+
+
+def end_steps(job: str) -> None:
+    """End what still runs of earlier steps, on all nodes: a killed `srun` leaves its tasks to their nodes."""
+    if not job or shutil.which("squeue") is None:
+        return
+    until = time.monotonic() + _STEP_SECONDS
+    while (steps := _steps(job)) and time.monotonic() < until:
+        for step in steps:
+            _ask("scancel", "--signal=KILL", step)
+        time.sleep(1.0)
+
+
+def _steps(job: str) -> list[str]:
+    """Running steps of a job but that of its script."""
+    told = _ask("squeue", "--steps", f"--jobs={job}", "--noheader", "--format=%i")
+    return [step for step in told.split() if step.rpartition(".")[2].isdecimal()]
+
+
+def _ask(*words: str) -> str:
+    """Run a command of SLURM; what it printed, nothing where it cannot be run."""
+    try:
+        return subprocess.run(  # noqa: S603 - our own words
+            words, check=False, capture_output=True, text=True, timeout=_ASK_SECONDS
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _renamed(parts: Path, name: str) -> None:
+    """Give the next start a name of its own: by it nodes know what an earlier one has left there."""
+    job = load_job(parts.read_text(encoding="utf-8"))
+    parts.write_text(dump_job(replace(job, name=name)), encoding="utf-8")
 
 
 def _processes(parts: Path) -> tuple[int, ...]:

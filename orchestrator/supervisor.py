@@ -10,14 +10,24 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
+from launch.execute import caught_signals
 from orchestrator import quarantine
-from orchestrator.attempts import STOP_FILE, Observed, newest_checkpoint, run_attempt, sole_use, tell
-from orchestrator.config import RunConfig
+from orchestrator.attempts import (
+    STOP_FILE,
+    Observed,
+    newest_checkpoint,
+    request_stop,
+    run_attempt,
+    sole_use,
+    take_back_request,
+    tell,
+)
+from orchestrator.config import Padding, RunConfig
 from orchestrator.errors import Problem, RunFailed, RunStopped, UserError
 from orchestrator.inputs import Inputs
 from orchestrator.launch_inputs import named_hosts
@@ -37,7 +47,9 @@ from orchestrator.supervise import Attempt, make_attempt
 from orchestrator.train.run_files import append_json_line
 from topology.model import Topology
 
+_OPTIONAL: Final = frozenset({Kind.slow_rank, Kind.host_back})  # the run could have gone on as it was
 _NO_FAULTS: Final = frozenset({Kind.done, Kind.stopped, Kind.user_error, Kind.host_back})
+_GROWTH: Final = 1.5  # of a step's time with the tokens of a row
 _LEAST_SECONDS: Final = 9.0  # of silence; with two looks a second a hang is told within ten
 _WAIT_SECONDS: Final = 0.5  # between two looks for a stop during a back-off
 
@@ -87,9 +99,12 @@ def supervise(
     left = topology or inputs.topology
     state = _State(first=plan, plan=plan, topology=left, inputs=inputs, history=History(), why="first start")
     limits = Limits(restarts=config.recovery.restarts, backoff_seconds=config.recovery.backoff_seconds)
-    with sole_use(run):
+    # Between attempts, too, a signal asks for a stop; during one, `execute` answers it.
+    with sole_use(run), caught_signals() as caught:
         end_leftovers(run.path, say)
         while True:
+            if caught:
+                raise _stopped(run)
             observed = _attempt(state, run, say, make)
             decision = decide(observed.ended, limits, state.history)
             if decision.action is Action.replan:
@@ -109,7 +124,7 @@ def supervise(
                 raise _ending(observed, decision, state.history)
             state.why = decision.why
             say(f"starting again: {decision.why}")
-            _back_off(decision.backoff_seconds, run, say)
+            _back_off(decision.backoff_seconds, run, say, caught)
 
 
 def _attempt(state: _State, run: RunDir, say: Callable[[str], None], make: Make) -> Observed:
@@ -133,6 +148,8 @@ def _attempt(state: _State, run: RunDir, say: Callable[[str], None], make: Make)
         observed = run_attempt(attempt, run, say, observer, is_first=is_first)
     finally:
         observer.close()
+    if observer.asked_softly:
+        take_back_request(run)  # ranks that died before they could obey have left it
     if not is_first:
         observed = _with_lost_hosts(observed, state)
     state.xids = observer.history()
@@ -194,10 +211,13 @@ def _observer(state: _State, run: RunDir, attempt: Attempt, say: Callable[[str],
     config, strategy = plan.run_config, plan.chosen.strategy
     num_steps = config.batch.max_steps or math.ceil(data.rows * config.batch.epochs / max(1, strategy.global_batch))
     facts = facts_of(plan, num_steps)
+    patience = replace(
+        facts.patience, least=_LEAST_SECONDS, steps=config.recovery.hang_factor * longest_over_mean(plan)
+    )
     reweighted = sum(ended.kind is Kind.slow_rank for ended in state.history.ended)
     return Observer(
         run_dir=run.path,
-        facts=replace(facts, patience=replace(facts.patience, least=_LEAST_SECONDS, steps=config.recovery.hang_factor)),
+        facts=replace(facts, patience=patience),
         moment=Moment(
             attempt=attempt.number,
             checkpoint_step=newest_checkpoint(run.path),
@@ -208,11 +228,24 @@ def _observer(state: _State, run: RunDir, attempt: Attempt, say: Callable[[str],
         ),
         say=say,
         tell=partial(_tell, run),
-        stop=(run.path / STOP_FILE).touch,
+        stop=partial(request_stop, run),
+        may_restart=config.recovery.restarts > 0,
         xid_history=state.xids,
         devices=tuple(strategy.device_ids),
         checks=_checks(state, attempt),
     )
+
+
+def longest_over_mean(plan: Plan) -> float:
+    """How many times as long as a typical step one of the longest rows may take; 1 where all rows have one length.
+
+    Time grows with the tokens of a row, and where they are many with their square.
+    """
+    config, workload = plan.run_config, plan.workload
+    if config.data.packing or config.data.padding is Padding.static or workload.mean_tokens <= 0:
+        return 1.0
+    longest = min(workload.max_tokens, plan.chosen.strategy.seq_len)
+    return float(max(1.0, longest / workload.mean_tokens) ** _GROWTH)
 
 
 def _checks(state: _State, attempt: Attempt) -> dict[str, HostCheck]:
@@ -243,6 +276,8 @@ def _replan(
     try:
         found = replanned(config, state.plan, state.inputs, ended, os.environ)
     except UserError as error:
+        if ended.kind in _OPTIONAL:
+            return replace(decision, action=Action.restart, why=f"{decision.why}; the plan stays: {error}")
         return Decision(action=Action.stop, why=f"{ended.evidence}, and no other plan is left: {error}")
     if ended.kind is Kind.device_lost:
         quarantine.add(run.path, ended.devices, ended.evidence)
@@ -267,7 +302,7 @@ def _ending(observed: Observed, decision: Decision, history: History) -> UserErr
     """Return the error that ends the run, with the attempts where there were several."""
     error = observed.error
     if error is None:
-        return RunFailed(Problem(where="the run", found="ended without a result", remedy="See its logs."))
+        return RunFailed(Problem(where="the run", found=decision.why, remedy="Go on with resume=true."))
     if isinstance(error, RunStopped) or observed.ended.kind in {Kind.user_error, Kind.disk}:
         return error
     tried = [f"attempt {ended.attempt}: {ended.evidence}" for ended in history.ended]
@@ -275,7 +310,12 @@ def _ending(observed: Observed, decision: Decision, history: History) -> UserErr
     return RunFailed(*error.problems, Problem(where="not started again", found=decision.why, remedy=remedy))
 
 
-def _back_off(seconds: float, run: RunDir, say: Callable[[str], None]) -> None:
+def _stopped(run: RunDir) -> RunStopped:
+    remedy = f"Continue with: trainmaster train resume={run.path}"
+    return RunStopped(Problem(where="stopped", found="between two attempts", remedy=remedy))
+
+
+def _back_off(seconds: float, run: RunDir, say: Callable[[str], None], caught: Sequence[object]) -> None:
     """Wait, perhaps not at all; a request to stop ends the wait, and the run.
 
     Raises:
@@ -285,9 +325,8 @@ def _back_off(seconds: float, run: RunDir, say: Callable[[str], None]) -> None:
         say(f"waiting {seconds:.0f} s before the next start")
     until = time.monotonic() + seconds
     while True:
-        if (run.path / STOP_FILE).exists():
-            remedy = f"Continue with: trainmaster train resume={run.path}"
-            raise RunStopped(Problem(where="stopped", found="between two attempts", remedy=remedy))
+        if caught or (run.path / STOP_FILE).exists():
+            raise _stopped(run)
         left = until - time.monotonic()
         if left <= 0:
             return

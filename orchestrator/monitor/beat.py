@@ -58,8 +58,13 @@ def stacks_path(run_dir: Path, attempt: int, rank: int) -> Path:
 class Heart:
     """Writes the beats of one rank. A folder that cannot be written is no reason to end a training."""
 
-    def __init__(self, run_dir: Path, rank: int, attempt: int) -> None:
-        """Open the file, beat once, and dump all stacks whenever `DUMP_SIGNAL` comes."""
+    def __init__(self, run_dir: Path, rank: int, attempt: int, *, is_shared: bool = False) -> None:
+        """Open the file, beat once, and dump all stacks whenever `DUMP_SIGNAL` comes.
+
+        Where the folder is shared by hosts, beats are sent to its server at least once a second: NFS alone would keep
+        them for half a minute.
+        """
+        self._is_shared, self._sent_at = is_shared, 0.0
         self._beat = Beat(attempt=attempt, rank=rank, pid=os.getpid(), host=os.uname().nodename, phase="starting")
         self._file = -1
         try:
@@ -100,6 +105,9 @@ class Heart:
             line = json.dumps(asdict(self._beat), separators=(",", ":"))
             try:
                 os.pwrite(self._file, line.encode()[: _LINE_BYTES - 1].ljust(_LINE_BYTES - 1) + b"\n", 0)
+                if self._is_shared and (last.phase != self._beat.phase or time.monotonic() - self._sent_at >= 1):
+                    os.fdatasync(self._file)
+                    self._sent_at = time.monotonic()
             except OSError:
                 return  # the disk is full: checkpoints will say so
 

@@ -30,6 +30,7 @@ KINDS: Final[dict[str, type[Any]]] = {
 _SOURCE: Final = {"rank": ("rank",), "device": ("device",), "host": ("host",), "copy": ("device",)}
 _KIND_OF: Final = {made: kind for kind, made in KINDS.items()}
 _NEARBY: Final = 256  # lines
+_LAST_BYTES: Final = 65536  # of a file, that hold its newest readings
 _PAIRS: Final = frozenset({"throttle_ns", "live_bytes"})
 _NAMES: Final = {
     kind: (*_SOURCE[kind], "time", *(f.name for f in fields(made) if f.name not in {*_SOURCE[kind], "time"}))
@@ -189,6 +190,11 @@ class Follower:
         self._wanted = tuple(KINDS[kind] for kind in self._kinds)
         self._tails: dict[Path, Tail] = {}
 
+    def skip(self) -> None:
+        """Pass over what is there, however much it is."""
+        for path in files_of(self._run_dir, self._kinds):
+            self._tails.setdefault(path, Tail()).skip(path)
+
     def read(self) -> list[Reading]:
         """Return the new readings, in time order; a line that is still being written comes next time."""
         found: list[Reading] = []
@@ -206,6 +212,18 @@ class Tail:
         self._file: tuple[int, int] = (0, 0)
         self._offset = 0
         self._latest = -math.inf
+
+    def skip(self, path: Path) -> None:
+        """Begin at the end of the file; of a line that is being written, the rest is none."""
+        try:
+            with path.open("rb") as stream:
+                status = os.fstat(stream.fileno())
+                stream.seek(max(0, status.st_size - _LAST_BYTES))
+                last = [parse_line(line) for line in stream.read().splitlines()]
+        except OSError:
+            return
+        self._file, self._offset = (status.st_dev, status.st_ino), status.st_size
+        self._latest = max([self._latest, *(reading.time for reading in last if reading is not None)])
 
     def read(self, path: Path) -> list[Reading]:
         """Return what was added since the last call; nothing where the file cannot be read."""

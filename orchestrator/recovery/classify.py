@@ -55,8 +55,8 @@ def classify(facts: Facts) -> Ended:
 
 
 def _killed_for_memory(facts: Facts) -> Ended | None:
-    rank, code = facts.culprit or (facts.gone, -signal.SIGKILL)
-    if not facts.killed_for_memory or code != -signal.SIGKILL:
+    rank, code = facts.culprit or (facts.gone, 0 if facts.gone is None else -signal.SIGKILL)
+    if not facts.killed_for_memory or code != -signal.SIGKILL or facts.hang is not None or facts.asked is not None:
         return None
     evidence = f"{_rank(rank)} was killed by the kernel: its control group has no memory left"
     return _ended(facts, Kind.out_of_memory, evidence, rank=rank, killed=int(signal.SIGKILL), where="host")

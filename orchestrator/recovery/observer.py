@@ -36,10 +36,12 @@ class Observer:
         say: where lines for people go.
         tell: appends an event to the run.
         stop: asks the ranks to stop at the next step with a checkpoint.
+        may_restart: whether another start is allowed; without it nothing optional ends the attempt.
         devices: ids in the order of the ranks.
         checks: of the hosts that were lost, by name.
         asked: how the attempt ends, once something asks for its end.
         detected_at: wall clock of that.
+        asked_softly: the ranks were asked to stop at the next step.
     """
 
     run_dir: Path
@@ -48,11 +50,13 @@ class Observer:
     say: Callable[[str], None]
     tell: Callable[..., None]
     stop: Callable[[], None]
+    may_restart: bool = True
     xid_history: Mapping[str, Sequence[Xid]] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     checks: Mapping[str, HostCheck] = field(default_factory=dict)
     asked: Ended | None = None
     detected_at: float | None = None
+    asked_softly: bool = False
     _port: int = 0
     _detectors: Detectors = field(init=False)
     _follower: Follower = field(init=False)
@@ -64,7 +68,7 @@ class Observer:
         """Pass over what earlier attempts have left."""
         self._detectors = Detectors(self.facts, self.xid_history)
         self._follower = Follower(self.run_dir)
-        self._follower.read()
+        self._follower.skip()
 
     def look(self) -> str | None:
         """Return why the attempt must be ended at once; None where it need not."""
@@ -81,16 +85,20 @@ class Observer:
                 if finding.kind is FindingKind.pcie_downgrade_suspected and finding.device in self.devices:
                     ask(self.run_dir, self.devices.index(finding.device))
                 reaction = react(finding, replace(self.moment, speeds=self._detectors.relative_speeds()))
-                if reaction is None:
+                if reaction is None or (reaction.is_soft and not self.may_restart):
                     continue
                 self.asked, self.detected_at = reaction.ended, time.time()
                 if not reaction.is_soft:
                     return reaction.ended.evidence
                 self.say(f"stopping at the next step to share the rows out anew: {reaction.ended.evidence}")
-                self.stop()
+                self._stop()
                 return None
         self._look_for_hosts()
         return None
+
+    def _stop(self) -> None:
+        self.asked_softly = True
+        self.stop()
 
     def close(self) -> None:
         """Leave no question open."""
@@ -99,7 +107,7 @@ class Observer:
 
     def _look_for_hosts(self) -> None:
         """Ask whether lost hosts are back; where the steps that are left are worth it, the run takes them in."""
-        if not self.checks or self.moment.step_seconds is None:
+        if not self.checks or not self.may_restart or self.moment.step_seconds is None:
             return
         self._port = self._port or port_of(self.run_dir, self.moment.attempt)
         back = tuple(name for name, check in self.checks.items() if check.poll(self._port))
@@ -110,7 +118,7 @@ class Observer:
             kind=Kind.host_back, attempt=self.moment.attempt, step=self.moment.step, hosts=back, evidence=evidence
         )
         self.say(f"{evidence}: stopping at the next step to take it in")
-        self.stop()
+        self._stop()
 
     def history(self) -> dict[str, tuple[Xid, ...]]:
         """XIDs so far, for the next attempt."""

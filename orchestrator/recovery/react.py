@@ -9,6 +9,7 @@ from orchestrator.monitor.finding import Finding, Response
 from orchestrator.monitor.finding import Kind as FindingKind
 from orchestrator.recovery.event import Ended, Kind
 
+_OF_PROGRAMS: Final = frozenset({8.0, 11.0, 13.0, 25.0, 31.0, 32.0, 43.0, 45.0, 69.0})
 _MOST_REWEIGHTED: Final = 3  # times in a run: a rank that changes its speed again and again gains nothing by it
 
 
@@ -57,8 +58,8 @@ def react(finding: Finding, now: Moment) -> Reaction | None:
     """Return what a finding asks for; None where the attempt goes on."""
     if finding.kind is FindingKind.straggler:
         return _of_slow_rank(finding, now)
-    if finding.response in {None, Response.ignore}:
-        return None
+    if finding.response in {None, Response.ignore, Response.restart} or _is_of_a_program(finding):
+        return None  # a rank that is hit ends by itself; others use the GPU, too
     kind, person = Kind.died, ""
     devices: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -80,6 +81,12 @@ def react(finding: Finding, now: Moment) -> Reaction | None:
         person_must=person,
     )
     return Reaction(ended=ended, is_soft=False)
+
+
+def _is_of_a_program(finding: Finding) -> bool:
+    """Whether it is an error of some program on the GPU, which need not be one of our ranks."""
+    numbers = dict(finding.numbers)
+    return numbers.get("xid") in _OF_PROGRAMS and not numbers.get("recovery_action")
 
 
 def _of_slow_rank(finding: Finding, now: Moment) -> Reaction | None:

@@ -69,7 +69,7 @@ class InJob:
 
         if not (self.trial.run_dir / "plan.json").exists():
             return DelayedSubmission(self)  # nothing to save yet
-        (self.trial.run_dir / STOP_FILE).touch()
+        (self.trial.run_dir / STOP_FILE).write_text("", encoding="utf-8")
         end = time.monotonic() + _STOP_SECONDS
         while time.monotonic() < end and not (self.trial.run_dir / "summary.json").is_file():
             time.sleep(0.5)

@@ -86,7 +86,6 @@ def _send_gradients(run: Run) -> None:
     wrapped: Any = run.trainer.optimizer  # by accelerate
     optimizer = getattr(wrapped, "optimizer", wrapped)
     run.compression.follow(optimizer, dict(trainable(run.trainer.model)))
-    run.callback.finite.may_skip |= run.compression.is_on
     if not run.compression.is_on:  # a model takes one hook
         run.gradients = sum_gradients(run.plan, run.settings.run_dir, run.group, model)
         run.events.add("gradients", why=run.gradients.why)

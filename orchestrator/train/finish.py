@@ -34,6 +34,7 @@ def finish(run: Run, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
     stopped = run.callback.stopped
     if not stopped:
         run.evaluate_now()
+        run.heart.beat("finishing")  # an evaluation ends in training
         _save_adapter(run, tokenizer)
     run.note_memory("save")
     run.telemetry.flush(run.events)

@@ -20,8 +20,8 @@ class FiniteCheck:
     """Looks at the numbers of each step, the same on every rank.
 
     Attributes:
-        may_skip: steps whose gradients are no numbers are left out, as a loss scaler or compressed gradients do it:
-            only several in a row, or a loss that is none, mean that something is wrong.
+        may_skip: steps whose gradients are no numbers are left out, as a loss scaler does it: only several in a row
+            mean that something is wrong.
     """
 
     def __init__(self, settings: TrainSettings) -> None:

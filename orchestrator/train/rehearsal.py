@@ -27,6 +27,7 @@ from orchestrator.train.trainer import PlannedTrainer, TokenMeter, autocast
 
 _MOST_ROWS: Final = 2_000_000  # that are looked at for the longest batch: some seconds of Python
 _EIGHT_BIT: Final = frozenset({Optimizer.adamw_8bit, Optimizer.paged_adamw_8bit})
+_PAGED_FROM: Final = 100_000  # elements: smaller states of bitsandbytes are ordinary tensors
 _MOMENTS: Final = 2
 
 Indices = tuple[int, ...]
@@ -179,7 +180,8 @@ def _moments(trainer: PlannedTrainer, optimizer: Optimizer) -> Iterator[list[tor
     state = getattr(wrapped, "optimizer", wrapped).state
     held: list[torch.Tensor] = []
     for _, parameter in trainable(trainer.model):
-        if not state.get(parameter):
+        is_paged = optimizer is Optimizer.paged_adamw_8bit and parameter.numel() >= _PAGED_FROM
+        if not state.get(parameter) and not is_paged:  # paged moments are no memory of the device
             dtype = torch.uint8 if optimizer in _EIGHT_BIT else parameter.dtype
             held += [torch.zeros_like(parameter, dtype=dtype, requires_grad=False) for _ in range(_MOMENTS)]
     try:

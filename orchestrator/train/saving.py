@@ -86,10 +86,20 @@ class Saver:
             self._recent.append(seconds)
         self._work += seconds
         self._collect(typical_seconds)
+        self._tell_if_stuck()
         at_risk = self._work - self._work_on_disk
         lost = len(self._failures) >= PATIENCE and at_risk > self._allowed.max_lost_seconds
         self._pending = self._pending or self._is_due(step)
         return [float(self._pending and not self._is_late(step)), float(lost)]
+
+    def _tell_if_stuck(self) -> None:
+        """Say once that the disk has not taken a checkpoint for long, though no other one is due yet."""
+        seconds = time.perf_counter() - self._began
+        if not self._writer.has_job or self._was_late or seconds < _UNKNOWN_SECONDS:
+            return
+        self._was_late = True
+        self._say(f"warning: the checkpoint of step {self._saved_step} is still being written after {seconds:.0f} s")
+        self._events.add("checkpoint_slow", step=self._saved_step, seconds=seconds)
 
     def save(self, step: int, capture: Callable[[], Checkpoint], *, last: bool) -> None:
         """Take a snapshot and have it written; collective.

@@ -137,7 +137,8 @@ def main(arguments: list[str] | None = None) -> int:
         plan = read_plan(path)
         set_environment(plan)
         quiet_libraries()
-        heart = Heart(path.parent, int(os.environ.get("RANK", "0")), attempt_of(path.parent))
+        is_shared = plan.chosen.strategy.num_nodes > 1
+        heart = Heart(path.parent, int(os.environ.get("RANK", "0")), attempt_of(path.parent), is_shared=is_shared)
         if os.environ.get("RANK", "0") == "0":
             print("loading torch, transformers and TRL", flush=True)
         from orchestrator.train.rank import run_rank

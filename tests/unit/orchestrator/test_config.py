@@ -4,11 +4,20 @@ import math
 
 import pytest
 
+from orchestrator.compose import compose
 from orchestrator.config import Precision
 from orchestrator.config_codec import dump_config, parse_config
 from orchestrator.errors import UserError
 
 RAW = {"model": {"path": "m"}, "data": {"path": "d"}}
+
+
+@pytest.mark.parametrize("words", ["faults.step=0", "monitor.every_seconds=0.01", "monitor.every_seconds=0"])
+def test_what_would_never_act_or_never_rest_is_refused(words: str) -> None:
+    key = words.partition("=")[0]
+    with pytest.raises(UserError) as caught:
+        compose(["experiment=demo", "faults=kill_rank", words])
+    assert [problem.where for problem in caught.value.problems] == [key]
 
 
 def test_round_trip() -> None:

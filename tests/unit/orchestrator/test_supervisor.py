@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import threading
 import time
@@ -22,9 +24,11 @@ from orchestrator.inputs import Inputs, gather
 from orchestrator.monitor.facts import Facts, Patience
 from orchestrator.planner.plan import Plan
 from orchestrator.planning import plan_of
+from orchestrator.recovery.event import Action, Decision, Ended, Kind
+from orchestrator.recovery.observer import Observer
 from orchestrator.run_dir import RunDir
 from orchestrator.supervise import Attempt
-from orchestrator.supervisor import supervise
+from orchestrator.supervisor import longest_over_mean, supervise
 from topology.model import Topology
 
 ROOT = Path(__file__).parents[3]
@@ -148,6 +152,37 @@ def test_a_disk_that_takes_no_checkpoint_ends_it_resumable(life: Callable[..., A
     assert named(tmp_path, "attempt_ended")[0]["outcome"] == "disk"
 
 
+def test_what_a_rank_calls_a_failed_run_is_looked_at_like_any_other_end(
+    life: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A streamed rank that loses its peer says that the run has failed: it is no error of the user."""
+    problems = [{"where": "rank 0", "found": "a gather failed", "remedy": "See the logs."}]
+    body = {"exit_code": 4, "problems": problems}
+    assert life(f"1:say trainmaster-error: {json.dumps(body)}", "1:done")["steps"] == 2
+    assert named(tmp_path, "decided")[0]["decision"] == "restart"
+
+
+def test_memory_that_ran_out_counts_before_a_users_error(life: Callable[..., Any], tmp_path: Path) -> None:
+    fault = {"kind": "out_of_memory", "where": "host", "rank": 0, "phase": "loading"}
+    body = {"exit_code": 2, "problems": [{"where": "model", "found": "it cannot be read", "remedy": "Look."}]}
+    words = f"say trainmaster-error: {json.dumps(body)}\ntrainmaster-fault: {json.dumps(fault)}"
+    with pytest.raises(UserError):
+        life(f"1:{words}", *["0:code 3"] * 9)
+    assert named(tmp_path, "attempt_ended")[0]["outcome"] == "out_of_memory"
+
+
+def test_a_request_of_the_supervisor_that_nobody_obeyed_is_taken_back(
+    life: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(self: Observer) -> None:
+        if not self.asked_softly and self.moment.attempt == 1:
+            self._stop()
+
+    monkeypatch.setattr(Observer, "look", look)
+    assert life("1:signal 9", "1:done")["steps"] == 2
+    assert not (tmp_path / "run" / STOP_FILE).exists()
+
+
 def test_a_stop_is_resumable(life: Callable[..., Any]) -> None:
     with pytest.raises(RunStopped, match="after step 2 of 99"):
         life("2:stopped")
@@ -177,6 +212,45 @@ def test_silence_is_ended_and_goes_on(
     assert time.monotonic() - began < 30
     assert named(tmp_path, "fault_detected")[0]["kind"] == "hang"
     assert "in <module>" in (tmp_path / "run" / "logs" / "stacks-1-0.txt").read_text()
+
+
+def test_a_signal_between_attempts_is_a_stop(life: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> Decision:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return Decision(action=Action.restart, why="again", backoff_seconds=60.0)
+
+    monkeypatch.setattr("orchestrator.supervisor.decide", interrupted)
+    began = time.monotonic()
+    with pytest.raises(RunStopped, match="between two attempts"):
+        life("1:signal 9", "1:done")
+    assert time.monotonic() - began < 20
+
+
+def test_a_plan_that_cannot_be_bettered_stays(
+    life: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow rank is no reason to end a run that could go on."""
+
+    def look(self: Observer) -> str | None:
+        if self.moment.attempt > 1 or self.asked is not None or not (tmp_path / "run" / "summary.json").exists():
+            return None
+        self.asked = Ended(kind=Kind.slow_rank, attempt=1, speeds=(1.0, 0.5, 0.25), evidence="rank 1 is slow")
+        return None
+
+    monkeypatch.setattr(Observer, "look", look)
+    assert life("2:stopped", "1:done")["steps"] == 3
+    assert named(tmp_path, "decided")[0]["decision"] == "restart"
+    assert "the plan stays" in named(tmp_path, "decided")[0]["why"]
+
+
+def test_rows_of_unequal_length_have_longer(inputs: tuple[Any, Inputs, Plan]) -> None:
+    _, _, plan = inputs
+    cut = plan.chosen.strategy.seq_len
+    workload = replace(plan.workload, mean_tokens=cut / 4, max_tokens=10 * cut)
+    uneven = replace(plan, workload=workload)
+    assert longest_over_mean(uneven) == pytest.approx(8.0)
+    packed = {**plan.config, "data": {**plan.config["data"], "packing": True}}
+    assert longest_over_mean(replace(uneven, config=packed)) == 1.0
 
 
 def test_a_request_to_stop_between_attempts(life: Callable[..., Any], tmp_path: Path) -> None:

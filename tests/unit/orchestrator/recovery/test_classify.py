@@ -41,6 +41,8 @@ def facts(**values: object) -> Facts:
         (facts(killed_for_memory=True, culprit=(1, -9)), Kind.out_of_memory, 1, "kernel"),
         (facts(killed_for_memory=True, culprit=(1, 1)), Kind.raised, 1, "code 1"),
         (facts(killed_for_memory=True, gone=0), Kind.out_of_memory, 0, "kernel"),
+        (facts(killed_for_memory=True, hang=HANG), Kind.hang, 1, "is stopped"),
+        (facts(killed_for_memory=True, returncode=7), Kind.unknown, None, "code 7"),
     ],
 )
 def test_kinds(seen: Facts, kind: Kind, rank: int | None, words: str) -> None:

@@ -50,7 +50,6 @@ def xid(response: Response | None, **values: Any) -> Finding:
 @pytest.mark.parametrize(
     ("response", "kind", "devices", "hosts", "person"),
     [
-        (Response.restart, Kind.died, (), (), ""),
         (Response.drop_device, Kind.device_lost, ("GPU-7",), (), ""),
         (Response.drop_host, Kind.host_lost, (), ("n2",), ""),
         (Response.stop, Kind.died, (), (), "A person must: reboot."),
@@ -67,9 +66,18 @@ def test_hardware_ends_the_attempt_at_once(
     assert (ended.attempt, ended.step, ended.checkpoint_step) == (2, 40, 30)
 
 
-@pytest.mark.parametrize("response", [None, Response.ignore])
+@pytest.mark.parametrize("response", [None, Response.ignore, Response.restart])
 def test_what_is_only_told_changes_nothing(response: Response | None) -> None:
+    """A rank that is hit by an error of its own ends by itself."""
     assert react(xid(response), NOW) is None
+
+
+def test_an_error_of_some_program_takes_no_device_away() -> None:
+    """Others may use the GPU, too; what the driver asks for counts whatever the error was."""
+    mine = xid(Response.drop_device, numbers=(("xid", 31.0),))
+    assert react(mine, NOW) is None
+    assert react(xid(Response.drop_device, numbers=(("xid", 31.0), ("recovery_action", 1.0))), NOW) is not None
+    assert react(xid(Response.drop_device, numbers=(("xid", 79.0),)), NOW) is not None
 
 
 def test_a_slow_rank_is_given_less_at_the_next_step() -> None:
@@ -194,6 +202,15 @@ def test_a_slow_rank_stops_softly_and_only_once(tmp_path: Path) -> None:
     assert asked is not None
     assert asked.kind is Kind.slow_rank
     assert asked.speeds[0] / asked.speeds[1] == pytest.approx(3.0, rel=0.01)
+
+
+def test_where_no_start_is_allowed_a_slow_rank_is_only_told(tmp_path: Path) -> None:
+    said = Said(tmp_path, Facts(world_size=2, num_steps=1000), replace(NOW, step=0))
+    said.observer.may_restart = False
+    for step in range(1, 30):
+        assert said.take(rank_reading(0, step, 1.0), rank_reading(1, step, 3.0)) is None
+    assert (said.stops, said.observer.asked) == (0, None)
+    assert [event["kind"] for event in said.events] == ["straggler"]
 
 
 def test_equal_ranks_are_left_alone(tmp_path: Path) -> None:
