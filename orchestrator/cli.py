@@ -35,6 +35,7 @@ Verbs
   bench      what this machine reaches; later plans use it
   status     how far a run is, here or under SLURM
   logs       what a run prints
+  watch      a run as it goes on: progress, time left, loss, memory, what holds it back
   cancel     end a run with a checkpoint
   faults     does harm to a training on purpose, and shows what came of it
 
@@ -138,6 +139,7 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
         "status": _status,
         "logs": _logs,
         "cancel": _cancel,
+        "watch": _watch,
     }
     if verb == "faults":
         return _faults(arguments)
@@ -150,7 +152,7 @@ def _dispatch(verb: str, arguments: list[str]) -> int:
             raise UserError(*problems)
     from orchestrator.compose import compose, is_sweep, run_hydra
 
-    of_a_run = verb in {"status", "logs", "cancel"}
+    of_a_run = verb in {"status", "logs", "cancel", "watch"}
     needs_job = not of_a_run and verb not in {"probe", "route", "doctor", "bench"}
     if verb == "bench" and {"-h", "--help"}.intersection(arguments):
         from orchestrator.measure.bench import HELP
@@ -382,6 +384,22 @@ def _logs(config: RunConfig) -> int:
         return 0
     for part in parts:
         print(part, end="")
+    return 0
+
+
+def _watch(config: RunConfig) -> int:
+    from dataclasses import asdict
+
+    from orchestrator import runs, watch
+
+    path = runs.run_folder(config.run_dir, "watch")
+    try:
+        live = watch.watch(path, sys.stderr if _is_json(config) else sys.stdout)
+    except KeyboardInterrupt:
+        print(f"The run goes on. See it again with: trainmaster watch {path}", file=sys.stderr)
+        return 0
+    if _is_json(config):
+        _emit(config, {"schema": 1, **asdict(live)}, "")
     return 0
 
 
