@@ -6,16 +6,22 @@ import json
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from launch.errors import LaunchError
 from launch.execute import Outcome, execute, write_files
-from launch.lock import run_lock
 from launch.request import Request
+from orchestrator.attempt_files import (
+    STOP_FILE,
+    ask_to_stop,
+    kept_files,
+    newest_checkpoint,
+    put_back,
+    write_failure,
+)
 from orchestrator.blame import culprit, failed, last_words
 from orchestrator.errors import ExitCode, Problem, RunFailed, RunStopped, UserError
 from orchestrator.launch_inputs import as_user_error, joined_errors, told_error
@@ -27,8 +33,6 @@ from orchestrator.recovery.watch import BeatWatch
 from orchestrator.run_dir import RunDir, read_json
 from orchestrator.supervise import Attempt
 
-STOP_FILE: Final = "stop"
-_OURS: Final = "supervisor"
 _KEPT_LINES: Final = 60  # torchrun's own report of the failure comes after the ranks' words
 _STOP_GRACE_SECONDS: Final = 120.0  # a step and a checkpoint must fit in
 
@@ -74,7 +78,7 @@ def run_attempt(
     Raises:
         UserError: nothing could be started.
     """
-    kept = _kept(run)
+    kept = kept_files(run)
     (run.path / "summary.json").unlink(missing_ok=True)
     if is_first and attempt.prepare is not None:  # later, and within a batch job, it is a request of now
         (run.path / STOP_FILE).unlink(missing_ok=True)
@@ -85,40 +89,10 @@ def run_attempt(
         write_files(attempt.prepare)  # which the skipped preparation would have written
     observed = observed or _ranks(attempt, run, say, observer)
     if observed.ended.kind is Kind.user_error and kept and is_first:
-        _put_back(run, kept, attempt.number)
+        put_back(run, kept, attempt.number)
     if isinstance(observed.error, RunFailed):
-        _write_failure(run, observed.error)
+        write_failure(run, observed.error)
     return observed
-
-
-@contextmanager
-def sole_use(run: RunDir) -> Iterator[None]:
-    """Hold the folder of a run against other commands.
-
-    Raises:
-        UserError: another one works there, or it cannot be written.
-    """
-    _make_folder(run.path)
-    try:
-        with run_lock(str(run.path)):
-            yield
-    except LaunchError as error:
-        raise as_user_error(error) from error
-
-
-def request_stop(run: RunDir) -> None:
-    """Ask the ranks to stop at the next step, in the supervisor's own name; a user's request stays a user's."""
-    path = run.path / STOP_FILE
-    if not path.exists():
-        path.write_text(_OURS, encoding="utf-8")
-
-
-def take_back_request(run: RunDir) -> None:
-    """Take away a request of the supervisor that nobody has obeyed."""
-    path = run.path / STOP_FILE
-    with suppress(OSError):
-        if path.read_text(encoding="utf-8") == _OURS:
-            path.unlink()
 
 
 def tell(attempt: Attempt, say: Callable[[str], None]) -> None:
@@ -208,12 +182,6 @@ def _reported(run_dir: Path, number: int) -> list[dict[str, Any]]:
     return [{**body, "kind": Kind.out_of_memory.value} for body in reports if body is not None]
 
 
-def newest_checkpoint(run_dir: Path) -> int:
-    """Step of the newest checkpoint that has a name of its own; -1 where there is none."""
-    names = [path.name.removeprefix("step-") for path in (run_dir / "checkpoints").glob("step-*")]
-    return max((int(name) for name in names if name.isdecimal()), default=-1)
-
-
 def _user_error(error: UserError, number: int) -> Observed:
     """What ranks told of something that a user can mend: wrong input, or a disk that takes no checkpoint."""
     kind = Kind.disk if error.exit_code is ExitCode.RESUMABLE else Kind.user_error
@@ -226,35 +194,6 @@ def _was_stopped(run: RunDir, number: int, when: str) -> Observed:
     )
     ended = Ended(kind=Kind.stopped, attempt=number, evidence=f"stopped {when}")
     return Observed(ended=ended, error=error)
-
-
-def _kept(run: RunDir) -> dict[Path, bytes]:
-    """What an attempt is going to overwrite."""
-    names = ("plan.json", "config.yaml", "topology.json", "summary.json")
-    return {path: path.read_bytes() for path in (run.path / name for name in names) if path.is_file()}
-
-
-def _put_back(run: RunDir, kept: dict[Path, bytes], number: int) -> None:
-    """Put back what a refused attempt has overwritten: the run stays resumable."""
-    for path, content in kept.items():
-        path.write_bytes(content)
-    (run.path / f"plan.{number}.json").unlink(missing_ok=True)
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe = path / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(
-            Problem(
-                where=f"run_dir={path}",
-                found=f"cannot write there: {error.strerror}",
-                remedy="Give a run_dir that you may write to.",
-            )
-        ) from error
 
 
 def _execute(
@@ -283,7 +222,7 @@ def _execute(
             user_env=os.environ,
             on_line=on_line,
             grace_seconds=_STOP_GRACE_SECONDS,
-            on_stop=lambda: _ask_to_stop(run, say),
+            on_stop=lambda: ask_to_stop(run, say),
             on_poll=on_poll,
         )
     except LaunchError as error:
@@ -301,16 +240,3 @@ def _fault(line: str) -> dict[str, Any]:
     except ValueError:
         body = None
     return body if isinstance(body, dict) else {"kind": "unknown"}
-
-
-def _ask_to_stop(run: RunDir, say: Callable[[str], None]) -> None:
-    say("stopping at the next step boundary, with a checkpoint (again: stop at once)")
-    (run.path / STOP_FILE).write_text("", encoding="utf-8")  # whoever asked before: this is a user's wish
-
-
-def _write_failure(run: RunDir, error: RunFailed) -> None:
-    """Leave a summary for scripts: the ranks could not write theirs."""
-    reason = "; ".join(problem.found.split(". Last lines", maxsplit=1)[0] for problem in error.problems)
-    body = {"schema": 1, "status": "failed", "reason": reason}
-    with suppress(OSError):  # a full disk has said so already
-        (run.path / "summary.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from orchestrator import slurm
-from orchestrator.attempts import STOP_FILE
+from orchestrator.attempt_files import STOP_FILE
 from orchestrator.errors import Problem, UserError
 from orchestrator.run_dir import folder_of, read_json
 from orchestrator.slurm import JobState, Phase

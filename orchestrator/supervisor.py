@@ -6,41 +6,25 @@ fresh launch with a rendezvous of its own and its own `plan.ATTEMPT.json`; no la
 
 from __future__ import annotations
 
-import math
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from launch.execute import caught_signals
 from orchestrator import quarantine
-from orchestrator.attempts import (
-    STOP_FILE,
-    Observed,
-    newest_checkpoint,
-    request_stop,
-    run_attempt,
-    sole_use,
-    take_back_request,
-    tell,
-)
-from orchestrator.config import Padding, RunConfig
+from orchestrator.attempt_files import STOP_FILE, sole_use, take_back_request
+from orchestrator.attempts import Observed, run_attempt, tell
+from orchestrator.config import RunConfig
 from orchestrator.errors import Problem, RunFailed, RunStopped, UserError
 from orchestrator.inputs import Inputs
-from orchestrator.launch_inputs import named_hosts
 from orchestrator.leftovers import end_leftovers
-from orchestrator.monitor.facts import facts_of
-from orchestrator.monitor.readings import Xid
+from orchestrator.observing import Standing, observer_of, with_lost_hosts
 from orchestrator.planner.plan import Plan
 from orchestrator.recovery.decide import Limits, decide
 from orchestrator.recovery.event import Action, Decision, Ended, History, Kind
-from orchestrator.recovery.missing import missing
-from orchestrator.recovery.observer import Observer
-from orchestrator.recovery.react import Moment
-from orchestrator.recovery.rejoin import HostCheck
 from orchestrator.replanning import replanned
 from orchestrator.run_dir import RunDir
 from orchestrator.supervise import Attempt, make_attempt
@@ -49,22 +33,7 @@ from topology.model import Topology
 
 _OPTIONAL: Final = frozenset({Kind.slow_rank, Kind.host_back})  # the run could have gone on as it was
 _NO_FAULTS: Final = frozenset({Kind.done, Kind.stopped, Kind.user_error, Kind.host_back})
-_GROWTH: Final = 1.5  # of a step's time with the tokens of a row
-_LEAST_SECONDS: Final = 9.0  # of silence; with two looks a second a hang is told within ten
 _WAIT_SECONDS: Final = 0.5  # between two looks for a stop during a back-off
-
-
-@dataclass(slots=True)
-class _State:
-    """What changes from attempt to attempt."""
-
-    first: Plan
-    plan: Plan
-    topology: Topology
-    inputs: Inputs
-    history: History
-    why: str
-    xids: dict[str, tuple[Xid, ...]] = field(default_factory=dict)
 
 
 Make = Callable[[Plan, Topology, RunDir], Attempt]
@@ -97,7 +66,7 @@ def supervise(
         RunFailed: it cannot go on; with the reason, and all that was tried.
     """
     left = topology or inputs.topology
-    state = _State(first=plan, plan=plan, topology=left, inputs=inputs, history=History(), why="first start")
+    state = Standing(first=plan, plan=plan, topology=left, inputs=inputs, history=History(), why="first start")
     limits = Limits(restarts=config.recovery.restarts, backoff_seconds=config.recovery.backoff_seconds)
     # Between attempts, too, a signal asks for a stop; during one, `execute` answers it.
     with sole_use(run), caught_signals() as caught:
@@ -127,7 +96,7 @@ def supervise(
             _back_off(decision.backoff_seconds, run, say, caught)
 
 
-def _attempt(state: _State, run: RunDir, say: Callable[[str], None], make: Make) -> Observed:
+def _attempt(state: Standing, run: RunDir, say: Callable[[str], None], make: Make) -> Observed:
     attempt = make(state.plan, state.topology, run)
     number = attempt.number
     is_first = not state.history.ended
@@ -143,7 +112,7 @@ def _attempt(state: _State, run: RunDir, say: Callable[[str], None], make: Make)
         strategy=strategy.label,
         why=state.why,
     )
-    observer = _observer(state, run, attempt, say)
+    observer = observer_of(state, run, attempt, say, partial(_tell, run))
     try:
         observed = run_attempt(attempt, run, say, observer, is_first=is_first)
     finally:
@@ -151,7 +120,7 @@ def _attempt(state: _State, run: RunDir, say: Callable[[str], None], make: Make)
     if observer.asked_softly:
         take_back_request(run)  # ranks that died before they could obey have left it
     if not is_first:
-        observed = _with_lost_hosts(observed, state)
+        observed = with_lost_hosts(observed, state)
     state.xids = observer.history()
     ended = observed.ended
     if ended.kind not in _NO_FAULTS:
@@ -177,100 +146,8 @@ def _attempt(state: _State, run: RunDir, say: Callable[[str], None], make: Make)
     return observed
 
 
-def _with_lost_hosts(observed: Observed, state: _State) -> Observed:
-    """Tell an error of hosts that do not come back from an error of the user: they took part before."""
-    if observed.ended.kind is not Kind.user_error or observed.error is None:
-        return observed
-    names = [host.name for host in named_hosts(state.plan.run_config.launch)]
-    hosts = _hosts(state)
-    lost = missing(observed.error.problems, names) if len(names) == len(hosts) > 1 else ()
-    if not lost:
-        return observed
-    ended = replace(
-        observed.ended,
-        kind=Kind.host_lost,
-        checkpoint_step=max((ended.checkpoint_step for ended in state.history.ended), default=-1),
-        hosts=tuple(hosts[at] for at in lost),
-        evidence=f"host {', '.join(names[at] for at in lost)} does not come back",
-    )
-    return replace(observed, ended=ended)
-
-
-def _hosts(state: _State) -> tuple[str, ...]:
-    return hosts_of(state.plan, state.topology)
-
-
-def hosts_of(plan: Plan, topology: Topology) -> tuple[str, ...]:
-    """Names of the plan's hosts in the order of their ranks."""
-    home = {device.id: device.host for device in topology.devices}
-    return tuple(dict.fromkeys(home[name] for name in plan.chosen.strategy.device_ids if name in home))
-
-
-def _observer(state: _State, run: RunDir, attempt: Attempt, say: Callable[[str], None]) -> Observer:
-    plan, data = state.plan, state.inputs.data
-    config, strategy = plan.run_config, plan.chosen.strategy
-    num_steps = config.batch.max_steps or math.ceil(data.rows * config.batch.epochs / max(1, strategy.global_batch))
-    facts = facts_of(plan, num_steps)
-    patience = replace(
-        facts.patience, least=_LEAST_SECONDS, steps=config.recovery.hang_factor * longest_over_mean(plan)
-    )
-    reweighted = sum(ended.kind is Kind.slow_rank for ended in state.history.ended)
-    return Observer(
-        run_dir=run.path,
-        facts=replace(facts, patience=patience),
-        moment=Moment(
-            attempt=attempt.number,
-            checkpoint_step=newest_checkpoint(run.path),
-            num_steps=num_steps,
-            shares=tuple(strategy.shares),
-            hosts=_hosts(state),
-            reweighted=reweighted,
-        ),
-        say=say,
-        tell=partial(_tell, run),
-        stop=partial(request_stop, run),
-        may_restart=config.recovery.restarts > 0,
-        xid_history=state.xids,
-        devices=tuple(strategy.device_ids),
-        checks=_checks(state, attempt),
-    )
-
-
-def longest_over_mean(plan: Plan) -> float:
-    """How many times as long as a typical step one of the longest rows may take; 1 where all rows have one length.
-
-    Time grows with the tokens of a row, and where they are many with their square.
-    """
-    config, workload = plan.run_config, plan.workload
-    if config.data.packing or config.data.padding is Padding.static or workload.mean_tokens <= 0:
-        return 1.0
-    longest = min(workload.max_tokens, plan.chosen.strategy.seq_len)
-    return float(max(1.0, longest / workload.mean_tokens) ** _GROWTH)
-
-
-def _checks(state: _State, attempt: Attempt) -> dict[str, HostCheck]:
-    """Ask the lost hosts of a launch over ssh whether they are back."""
-    names = [host.name for host in named_hosts(state.first.run_config.launch)]
-    whole = hosts_of(state.first, state.inputs.topology)
-    address = dict(zip(whole, names, strict=False))
-    taking_part = _hosts(state)
-    lost = [name for name in address if name not in taking_part]
-    if not lost or not taking_part or taking_part[0] not in address:
-        return {}
-    failures = sum(ended.kind is Kind.host_back for ended in state.history.ended)
-    return {
-        name: HostCheck(
-            way=(*attempt.ssh, address[name]),
-            python=sys.executable,
-            first=address[taking_part[0]].rpartition("@")[2].strip("[]"),
-            failures=failures,
-        )
-        for name in lost
-    }
-
-
 def _replan(
-    config: RunConfig, state: _State, run: RunDir, ended: Ended, decision: Decision, say: Callable[[str], None]
+    config: RunConfig, state: Standing, run: RunDir, ended: Ended, decision: Decision, say: Callable[[str], None]
 ) -> Decision:
     """Make the next plan; a refusal becomes a stop that tells all that was tried."""
     try:

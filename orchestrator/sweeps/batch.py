@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from launch.parent_death import die_with_parent
-from orchestrator.attempts import STOP_FILE
+from orchestrator.attempt_files import STOP_FILE
 from orchestrator.errors import ExitCode, Problem, UserError
 from orchestrator.report.trained import INTERRUPTED
 from orchestrator.slurm import Phase, state_of

@@ -17,18 +17,19 @@ import pytest
 
 from launch.request import FileToWrite, Request
 from launch.spec import Backend
-from orchestrator.attempts import STOP_FILE
+from orchestrator.attempt_files import STOP_FILE
 from orchestrator.compose import compose
 from orchestrator.errors import RunFailed, RunStopped, UserError
 from orchestrator.inputs import Inputs, gather
 from orchestrator.monitor.facts import Facts, Patience
+from orchestrator.observing import longest_over_mean
 from orchestrator.planner.plan import Plan
 from orchestrator.planning import plan_of
 from orchestrator.recovery.event import Action, Decision, Ended, Kind
 from orchestrator.recovery.observer import Observer
 from orchestrator.run_dir import RunDir
 from orchestrator.supervise import Attempt
-from orchestrator.supervisor import longest_over_mean, supervise
+from orchestrator.supervisor import supervise
 from topology.model import Topology
 
 ROOT = Path(__file__).parents[3]
@@ -205,7 +206,7 @@ def test_silence_is_ended_and_goes_on(
     life: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patience = Patience(first_step=0.5, steps=0.0)
-    monkeypatch.setattr("orchestrator.supervisor.facts_of", lambda *_: Facts(patience=patience))
+    monkeypatch.setattr("orchestrator.observing.facts_of", lambda *_: Facts(patience=patience))
     monkeypatch.setattr("orchestrator.recovery.watch._is_rank", lambda _: True)
     began = time.monotonic()
     assert life("0:silent", "1:done")["steps"] == 1

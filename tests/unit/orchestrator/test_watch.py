@@ -48,7 +48,7 @@ def test_what_comes_is_taken_in(run_dir: Path) -> None:
     assert (live.step, live.loss, live.eval_loss, live.tokens_per_second) == (2, 3.0, 4.5, 100.0)
     assert watched.fresh == ("fault detected: rank 1 hangs",)
     assert watched.look().told == ("fault detected: rank 1 hangs",)
-    assert watched.fresh == ()
+    assert not watched.fresh
 
 
 def test_a_run_that_went_back_is_read_anew(run_dir: Path) -> None:
