@@ -48,6 +48,11 @@ def take_back_request(run: RunDir) -> None:
             path.unlink()
 
 
+def has_rows(run: RunDir) -> bool:
+    """Whether the rows of the run were prepared; ranks look themselves whether they are still the right ones."""
+    return (run.path / "data" / "manifest.json").is_file()
+
+
 def newest_checkpoint(run_dir: Path) -> int:
     """Step of the newest checkpoint that has a name of its own; -1 where there is none."""
     names = [path.name.removeprefix("step-") for path in (run_dir / "checkpoints").glob("step-*")]

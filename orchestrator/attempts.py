@@ -17,6 +17,7 @@ from launch.request import Request
 from orchestrator.attempt_files import (
     STOP_FILE,
     ask_to_stop,
+    has_rows,
     kept_files,
     newest_checkpoint,
     put_back,
@@ -83,7 +84,7 @@ def run_attempt(
     if is_first and attempt.prepare is not None:  # later, and within a batch job, it is a request of now
         (run.path / STOP_FILE).unlink(missing_ok=True)
     observed = None
-    if is_first:
+    if is_first and not (run.resuming and has_rows(run)):
         observed = _prepared(attempt, run, say)
     elif attempt.prepare is not None:
         write_files(attempt.prepare)  # which the skipped preparation would have written

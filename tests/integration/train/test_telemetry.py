@@ -86,8 +86,9 @@ def test_without_the_monitor_the_losses_are_the_same_and_nothing_is_written(runs
 
 @pytest.mark.parametrize("engine", ["streamed", "zero3"])
 def test_other_engines_record_what_they_wait_for(runs: Any, engine: str) -> None:
-    runs.train(engine, f"engine={engine}", "batch.max_steps=3")
-    ranks = [one for one in read_run(runs.root / engine, ("rank",)) if isinstance(one, RankReading)]
+    name = f"metered_{engine}"
+    runs.train(name, f"engine={engine}", "batch.max_steps=3")
+    ranks = [one for one in read_run(runs.root / name, ("rank",)) if isinstance(one, RankReading)]
     assert len(ranks) == 6
     for one in ranks:
         assert one.busy_seconds is not None
