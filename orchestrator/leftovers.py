@@ -13,6 +13,7 @@ import psutil
 from launch.spec import RUN_MARK
 
 _GRACE_SECONDS: Final = 60.0  # they were told to stop when their watcher died, and may be writing a checkpoint
+_LAUNCHER: Final = "torch.distributed.run"
 _KILL_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.2
 
@@ -28,6 +29,14 @@ def leftovers(run_dir: Path) -> list[psutil.Process]:
     return found
 
 
+def _works(process: psutil.Process) -> bool:
+    """Whether it may still save something: torchrun waits for ever when nobody reads its output any more."""
+    try:
+        return _LAUNCHER not in process.cmdline()
+    except psutil.Error:
+        return False
+
+
 def end_leftovers(run_dir: Path, say: Callable[[str], None], grace_seconds: float = _GRACE_SECONDS) -> None:
     """Wait for what is left of an earlier attempt here, then kill it; two sets of ranks would write one checkpoint."""
     left = leftovers(run_dir)
@@ -35,7 +44,7 @@ def end_leftovers(run_dir: Path, say: Callable[[str], None], grace_seconds: floa
         return
     say(f"waiting for {len(left)} processes of an earlier start (at most {grace_seconds:.0f} s)")
     until = time.monotonic() + grace_seconds
-    while left and time.monotonic() < until:
+    while any(map(_works, left)) and time.monotonic() < until:
         time.sleep(_LOOK_SECONDS)
         left = leftovers(run_dir)
     if not left:

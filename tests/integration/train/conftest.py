@@ -80,14 +80,18 @@ def wait_for(
 
 
 def ranks_of(folder: Path) -> list[psutil.Process]:
-    """Living processes of a run: the launcher and its ranks, in the order they were started."""
+    """Living ranks of a run, in the order they were started.
+
+    Not their launcher: when its output has no reader any more, torchrun waits for ever after its ranks have ended.
+    """
     found = []
     for process in psutil.process_iter():
         try:
             line = process.cmdline()
         except psutil.Error:
             continue
-        if "orchestrator.train.worker" in line and str(folder / "plan.json") in line:
+        is_launcher = "torch.distributed.run" in line
+        if "orchestrator.train.worker" in line and not is_launcher and str(folder / "plan.json") in line:
             found.append(process)
     return found
 
