@@ -5,14 +5,20 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 # For example TORCH_ARGS="--index-url https://download.pytorch.org/whl/cpu" for a CPU build.
 TORCH_ARGS ?=
+SELECT := -m "not slow"
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' requirements.lock)
 
-.PHONY: demo test setup lint unit integration cluster clean
+.PHONY: demo test test-all setup lint unit integration cluster clean
 
 demo: setup
 	$(BIN)/trainmaster train experiment=demo
 
+# What every change must pass, in under 20 minutes on two cores: all but the tests marked slow.
 test: lint unit integration cluster
+
+# Everything, slow ones too: about an hour on two cores. Before a release, and after a change to what they guard.
+test-all: SELECT :=
+test-all: lint unit integration cluster
 
 setup: $(STAMP)
 
@@ -37,15 +43,15 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -n auto --dist worksteal tests/unit
+	$(BIN)/python -m pytest -n auto --dist worksteal $(SELECT) tests/unit
 
 # Two at once, on any machine: most of the time is imports of many ranks, and more at once would need much memory.
 integration: setup
-	$(BIN)/python -m pytest -n 2 --dist loadscope tests/integration
+	$(BIN)/python -m pytest -n 2 --dist loadscope $(SELECT) tests/integration
 
 # SLURM is unpacked into the user's cache and needs no root; what a machine cannot do is skipped with the reason.
 cluster: setup
-	$(BIN)/python -m pytest tests/cluster
+	$(BIN)/python -m pytest $(SELECT) tests/cluster
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

@@ -110,7 +110,8 @@ def tell(
     error.add_note(_TOLD + str(path))
     with suppress(Exception):  # a report that cannot be made is no second fault
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {**body, "terms": [], "largest": []})
+        # Should the look at every tensor need more than there is, the whole is named at least.
+        write_json(path, {**body, "terms": [_rest(where, allocated)], "largest": []})
         terms, largest = live_report(_named(named), device if where == DEVICE else None, allocated)
         write_json(path, {**body, "terms": terms, "largest": largest})
     if where == DEVICE and device is not None and device.type == "cuda":
@@ -118,6 +119,10 @@ def tell(
             dump: Any = torch.cuda.memory._dump_snapshot  # noqa: SLF001 - the documented way
             dump(str(path.with_suffix(".pickle")))
     return True
+
+
+def _rest(where: str, nbytes: int) -> dict[str, Any]:
+    return {"name": ON_DEVICE if where == DEVICE else IN_PROCESS, "bytes": nbytes}
 
 
 def _make_room() -> None:

@@ -97,3 +97,13 @@ def test_storages_that_two_share_count_once() -> None:
     assert next(entry["bytes"] for entry in terms if entry["name"] == "one") == 1000
     assert "two" not in {entry["name"] for entry in terms}
     assert all(entry["bytes"] > 0 for entry in largest)
+
+
+def test_where_even_the_look_needs_too_much_the_whole_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing_left() -> list[object]:
+        raise MemoryError
+
+    monkeypatch.setattr("orchestrator.train.out_of_memory.gc.get_objects", nothing_left)
+    assert tell(MemoryError(), Heart(tmp_path, rank=0, attempt=1), tmp_path)
+    body = json.loads((tmp_path / "logs" / "oom-1-0.json").read_text())
+    assert body["terms"] == [{"name": IN_PROCESS, "bytes": body["allocated_bytes"]}]
