@@ -22,6 +22,7 @@ def events(run_dir: Path, name: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["event"] == name]
 
 
+@pytest.mark.slow
 def test_a_host_that_is_cut_off_is_left_out_and_taken_in_again(
     hosts: Any, tmp_path: Path, command: Callable[..., list[str]], wait_for: Callable[..., Any]
 ) -> None:

@@ -152,6 +152,7 @@ def test_an_array_is_a_chain_and_gpus_are_those_of_the_node(
     assert [entry["what"] for entry in records(run_dir / "attempts.jsonl")] == ["start", "done"]
 
 
+@pytest.mark.slow
 def test_gpus_of_nodes_that_differ(slurm: Any, tmp_path: Path, wait_for: Callable[..., Any]) -> None:
     """Two ranks on a node of two GPUs, one on a node of one, which has half the cores."""
     run_dir = tmp_path / "run"
@@ -184,6 +185,7 @@ def test_sbatchs_refusal_comes_with_our_line(slurm: Any, tmp_path: Path, command
     assert "#SBATCH --partition=nowhere: sbatch refused it: invalid partition specified: nowhere" in done.stderr
 
 
+@pytest.mark.slow
 def test_cancel_and_ctrl_c_from_without(
     slurm: Any, tmp_path: Path, command: Callable[..., list[str]], wait_for: Callable[..., Any]
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
+@pytest.mark.slow
 def test_a_killed_rank_costs_no_new_place_in_the_queue(
     slurm: Any,
     tmp_path: Path,

@@ -55,6 +55,7 @@ def take_node_of(lab: Any, job: str) -> str:
     return str(lab.run(*words, "--wrap=sleep 1")).strip()
 
 
+@pytest.mark.slow
 def test_a_time_limit_that_nears_is_a_requeue(
     slurm: Any, tmp_path: Path, wait_for: Callable[..., Any], records: Callable[[Path], list[dict[str, Any]]]
 ) -> None:
@@ -96,6 +97,7 @@ def curve(run_dir: Path) -> list[tuple[int, float]]:
     return [(line["step"], line["loss"]) for line in lines if "loss" in line]
 
 
+@pytest.mark.slow
 def test_a_preempted_fine_tune_goes_on_as_if_nothing_had_been(
     slurm: Any,
     tmp_path: Path,

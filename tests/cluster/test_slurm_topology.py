@@ -160,6 +160,7 @@ def test_on_other_nodes_than_planned_for_the_job_stops_where_asked_to(
     assert not (run_dir / "plan.2.json").exists()
 
 
+@pytest.mark.slow
 def test_or_it_plans_anew_once_and_every_rank_reads_that_plan(
     ask: Callable[..., tuple[int, str, str]],
     tmp_path: Path,

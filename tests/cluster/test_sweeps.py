@@ -85,6 +85,7 @@ def test_what_sbatch_refuses_is_bad_input(slurm: Any, tmp_path: Path, command: C
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_array_with_a_checkpoint(
     slurm: Any, tmp_path: Path, command: Callable[..., list[str]], wait_for: Callable[..., Any]
 ) -> None:

@@ -27,6 +27,7 @@ def bench(script: str, *options: str, **variables: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_two_engines_side_by_side(tmp_path: Path) -> None:
     """Real ranks under torchrun: nothing less shows that a run can be started and read."""
     out, page = tmp_path / "engines.json", tmp_path / "engines.md"
@@ -48,6 +49,7 @@ def test_two_engines_side_by_side(tmp_path: Path) -> None:
     assert "| 2 | streamed |" in page.read_text()
 
 
+@pytest.mark.slow
 def test_one_device_holds_a_quarter(tmp_path: Path) -> None:
     """Through a process of its own, as users start it."""
     out = tmp_path / "one.json"

@@ -16,6 +16,9 @@ import pytest
 # Each group of ranks is started once for all its parts: starting torch costs more than all of them.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
+# Each rank is a process that imports torch.
+_MANY = [pytest.param(size, marks=pytest.mark.slow) for size in (5, 8)]
+
 Told = Callable[[str, int, str], list[Any]]
 
 _HERE = Path(__file__).parent
@@ -67,7 +70,7 @@ def _run(script: str, size: int, folder: Path) -> list[dict[str, Any]]:
     return [dict(json.loads(line) for line in out.splitlines() if line.startswith("[")) for out, _ in outputs]
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 8])
+@pytest.mark.parametrize("size", [2, 3, *_MANY])
 def test_what_is_said_and_what_is_left_over_add_up(size: int, told: Told) -> None:
     for worst in told("rank", size, "law"):
         print(size, max(worst.values()), worst)
@@ -75,7 +78,7 @@ def test_what_is_said_and_what_is_left_over_add_up(size: int, told: Told) -> Non
     assert len(worst) == (20 if size == 8 else 12)
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 8])
+@pytest.mark.parametrize("size", [2, 3, *_MANY])
 def test_keeping_everything_is_a_dense_mean(size: int, told: Told) -> None:
     """Each rank asserts it but for the order of sums; with two ranks there is only one order."""
     for found in told("rank", size, "everything"):
@@ -83,7 +86,7 @@ def test_keeping_everything_is_a_dense_mean(size: int, told: Told) -> None:
         assert size > 2 or all(found.values())
 
 
-@pytest.mark.parametrize("size", [3, 8])
+@pytest.mark.parametrize("size", [3, _MANY[-1]])
 def test_residuals_go_on_and_keep_their_mean_over_more_or_fewer_ranks(size: int, told: Told) -> None:
     assert told("rank", size, "saved") == ["ok"] * size
 

@@ -71,6 +71,7 @@ def test_trials_side_by_side_end_in_one_table_also_when_interrupted(tmp_path: Pa
     assert f"This table: {folder / 'sweep.csv'}" in output
 
 
+@pytest.mark.slow
 def test_optuna_minimises_the_held_out_loss_past_a_trial_that_fails(tmp_path: Path) -> None:
     space = ("adapter.rank=4,0", "optimizer.lr=tag(log, interval(1e-4, 1e-2))")
     words = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=2", "batch.max_steps=1", "run_dir=s", "format=json")

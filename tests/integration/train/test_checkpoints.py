@@ -57,6 +57,7 @@ def test_a_truncated_and_a_flipped_one_are_passed_over(runs: Any, ddp: str) -> N
     assert skipped == {"step-00000006", "step-00000004"}
 
 
+@pytest.mark.slow
 def test_all_damaged_means_from_the_start(runs: Any, ddp: str) -> None:
     folder = runs.copy_at(ddp, "all_damaged", step=6)
     (folder / "checkpoints" / "step-00000006" / "state.json").write_text("no JSON")
@@ -66,6 +67,7 @@ def test_all_damaged_means_from_the_start(runs: Any, ddp: str) -> None:
     assert runs.losses(folder.name) == runs.losses(ddp)
 
 
+@pytest.mark.slow
 def test_from_engine_to_engine_and_from_two_ranks_to_one_to_three(
     runs: Any, ddp: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -91,6 +93,7 @@ def test_from_engine_to_engine_and_from_two_ranks_to_one_to_three(
     assert runs.summary("leg_ddp")["eval_loss_after"] == pytest.approx(runs.summary(ddp)["eval_loss_after"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_unsent_gradients_are_dropped_with_a_word_where_none_are_sent(runs: Any) -> None:
     """Residuals of two ranks, and a run that goes on with one."""
     runs.train("sparse_ddp", "engine=ddp", "compress=topk", "compress.refresh=0.9", "checkpoint.keep=9")

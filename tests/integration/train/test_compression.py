@@ -47,6 +47,7 @@ def test_resume_is_bitwise_the_same(runs: Any, sparse: str) -> None:
     assert "restored as they were" in _events(folder)
 
 
+@pytest.mark.slow
 def test_other_number_of_ranks_shares_out_anew(runs: Any, sparse: str) -> None:
     folder = runs.copy_at(sparse, "sparse_on_3", step=4)
     resumed = runs.run("train", f"resume={folder}", "devices=3")
@@ -71,6 +72,7 @@ def _events(folder: Any) -> str:
     return str((folder / "events.jsonl").read_text())
 
 
+@pytest.mark.slow
 def test_a_step_that_overflows_in_fp16_changes_nothing_but_the_scale(runs: Any) -> None:
     """The loss scaler of a real run: its step is left out on all ranks, and what was not sent stays as it was."""
     every = ("engine=ddp", "compress=topk", "compress.refresh=0.9", "checkpoint.keep=9", "checkpoint.every=1")

@@ -89,6 +89,7 @@ def test_zero3_partitions_the_base_and_agrees_with_ddp(runs: Any, ddp: str) -> N
     check_adapter(runs.root / "zero3")
 
 
+@pytest.mark.slow
 def test_zero3_resumes_at_another_world_size(runs: Any, ddp: str) -> None:
     if not (runs.root / "zero3" / "checkpoints").is_dir():
         runs.train("zero3", "engine=zero3", "engine.param_persistence_threshold=0")
@@ -99,12 +100,14 @@ def test_zero3_resumes_at_another_world_size(runs: Any, ddp: str) -> None:
         assert runs.losses("zero3_three")[step] == pytest.approx(loss, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_zero3_with_an_unquantised_base(runs: Any) -> None:
     summary = runs.train("zero3_whole", "engine=zero3", "base=none", "batch.max_steps=2")
     assert summary["status"] == "done"
     assert summary["eval_loss_after"] < summary["eval_loss_before"]
 
 
+@pytest.mark.slow
 def test_deepspeed_launcher(runs: Any, ddp: str) -> None:
     runs.train("deepspeed", "engine=ddp", "launch=deepspeed")
     assert runs.losses("deepspeed") == runs.losses(ddp)

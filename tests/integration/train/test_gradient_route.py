@@ -34,6 +34,7 @@ def test_the_executor_trains_as_the_library_does(runs: Any) -> None:
     assert plan["chosen"]["strategy"]["gradient_route"]["algorithm"] == told["algorithm"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(runs: Any) -> None:
     if not (runs.root / "by-executor").exists():
         runs.train("by-executor", *OURS, "batch.max_steps=3")

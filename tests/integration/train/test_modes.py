@@ -40,12 +40,14 @@ def test_fp16_scales_its_loss(runs: Any, trained: Trained, plain: list[float]) -
     assert state["state"]["scaler"]["scale"] > 1
 
 
+@pytest.mark.slow
 def test_bf16(trained: Trained, plain: list[float]) -> None:
     losses, summary = trained("bf16", "engine=ddp", "precision=bf16", "adapter.dtype=bf16")
     assert summary["precision"] == "bf16"
     assert losses == pytest.approx(plain, rel=2e-2)
 
 
+@pytest.mark.slow
 def test_static_padding_changes_only_the_shape(trained: Trained, plain: list[float]) -> None:
     losses, _ = trained("static", "engine=ddp", "data.padding=static")
     assert losses == pytest.approx(plain, rel=1e-5)
@@ -58,12 +60,14 @@ def test_packing_trains(runs: Any, trained: Trained) -> None:
     assert summary["eval_loss_after"] < summary["eval_loss_before"]
 
 
+@pytest.mark.slow
 def test_grouping_by_length_pads_less(runs: Any, trained: Trained, plain: list[float]) -> None:
     losses, summary = trained("grouped", "engine=ddp", "data.group_by_length=true")
     assert losses != plain, "the rows come in another order"
     assert summary["eval_loss_after"] < summary["eval_loss_before"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", ["fp4", "int8", "none"])
 def test_other_storage_of_the_base(trained: Trained, plain: list[float], base: str) -> None:
     losses, summary = trained(f"base_{base}", "engine=ddp", f"base={base}")
@@ -72,12 +76,14 @@ def test_other_storage_of_the_base(trained: Trained, plain: list[float], base: s
     assert summary["live_base_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_8_bit_optimizer(trained: Trained, plain: list[float]) -> None:
     losses, _ = trained("adamw_8bit", "engine=ddp", "optimizer=adamw_8bit")
     assert losses[0] == plain[0]
     assert losses == pytest.approx(plain, rel=2e-2)
 
 
+@pytest.mark.slow
 def test_named_targets(runs: Any, trained: Trained) -> None:
     trained("targets", "engine=ddp", "adapter.targets=q_proj,v_proj")
     config = json.loads((runs.root / "targets" / "adapter" / "adapter_config.json").read_text())

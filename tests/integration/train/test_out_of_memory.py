@@ -76,6 +76,7 @@ def test_while_loading(runs: Any, demo: tuple[str, ...], wait_for: Callable[...,
     assert {entry["name"] for entry in report["terms"]} & {"other_tensors", "activations_and_libraries"}
 
 
+@pytest.mark.slow
 def test_while_training_the_last_checkpoint_stays(
     runs: Any, demo: tuple[str, ...], wait_for: Callable[..., None]
 ) -> None:

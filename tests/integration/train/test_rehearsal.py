@@ -31,6 +31,7 @@ def test_losses_are_the_same_bit_by_bit(runs: Any, engine: str) -> None:
     assert not [event for event in _events(runs, plain) if event["event"] == "rehearsed"]
 
 
+@pytest.mark.slow
 def test_deepspeed_is_left_out(runs: Any) -> None:
     runs.train("zero3_tried", "engine=zero3", *SHORT[:3], "recovery.rehearse=true")
     (told,) = [event for event in _events(runs, "zero3_tried") if event["event"] == "rehearsal_skipped"]

@@ -79,6 +79,7 @@ def test_other_number_of_ranks(runs: Any, ddp: str, ranks: int) -> None:
         assert runs.losses(folder.name)[step] == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_other_engine(runs: Any, ddp: str) -> None:
     folder = runs.copy_at(ddp, "to_zero3", step=4)
     resumed = runs.run("train", f"resume={folder}", "engine=zero3")
@@ -87,6 +88,7 @@ def test_other_engine(runs: Any, ddp: str) -> None:
         assert runs.losses("to_zero3")[step] == pytest.approx(loss, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_killed_after_the_last_checkpoint(runs: Any, ddp: str) -> None:
     folder = runs.copy_at(ddp, "no_adapter", step=6)
     resumed = runs.run("train", f"resume={folder}")
@@ -95,6 +97,7 @@ def test_killed_after_the_last_checkpoint(runs: Any, ddp: str) -> None:
     assert runs.summary("no_adapter")["eval_loss_after"] == runs.summary(ddp)["eval_loss_after"]
 
 
+@pytest.mark.slow
 def test_more_steps_reopen_a_finished_run(runs: Any, ddp: str) -> None:
     folder = runs.root / "reopened"
     shutil.copytree(runs.root / ddp, folder)

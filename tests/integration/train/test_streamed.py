@@ -91,6 +91,7 @@ def _with_a_quarter(plan: Plan, name: str) -> Plan:
     return replace(plan, chosen=chosen, ranked=(chosen, *plan.ranked[1:]))
 
 
+@pytest.mark.slow
 def test_unequal_rows_change_losses_by_rounding_alone(runs: Any, ddp: str) -> None:
     """Ranks that take 12 and 4 rows weigh their gradients by tokens: the sums are the same, in another order."""
     runs.train("unequal", "engine=streamed", "engine.speeds=[3,1]")

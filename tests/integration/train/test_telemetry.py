@@ -78,12 +78,14 @@ def test_recording_takes_less_than_half_a_percent_of_a_step(runs: Any, ddp: str)
     assert cost["lost_readings"] == 0
 
 
+@pytest.mark.slow
 def test_without_the_monitor_the_losses_are_the_same_and_nothing_is_written(runs: Any, ddp: str) -> None:
     runs.train("unwatched", "engine=ddp", "checkpoint.keep=9", "monitor.enabled=false")
     assert runs.losses("unwatched") == runs.losses(ddp)
     assert not (runs.root / "unwatched" / "telemetry").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["streamed", "zero3"])
 def test_other_engines_record_what_they_wait_for(runs: Any, engine: str) -> None:
     name = f"metered_{engine}"
