@@ -93,7 +93,7 @@ def observer_of(
     patience = replace(
         facts.patience, least=_LEAST_SECONDS, steps=config.recovery.hang_factor * longest_over_mean(plan)
     )
-    reweighted = sum(ended.kind is Kind.slow_rank for ended in state.history.ended)
+    before = [ended.kind for ended in state.history.ended]
     return Observer(
         run_dir=run.path,
         facts=replace(facts, patience=patience),
@@ -103,7 +103,8 @@ def observer_of(
             num_steps=num_steps,
             shares=tuple(strategy.shares),
             hosts=_hosts(state),
-            reweighted=reweighted,
+            reweighted=before.count(Kind.slow_rank),
+            rerouted=before.count(Kind.slow_link),
         ),
         say=say,
         tell=tell,

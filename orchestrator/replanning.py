@@ -13,7 +13,7 @@ from orchestrator.inputs import Inputs
 from orchestrator.launch_inputs import named_hosts
 from orchestrator.measure.use import measured_software
 from orchestrator.named_hosts import ranks_of_hosts
-from orchestrator.planner.events import Back, Event, Lost, OutOfMemory, SlowRanks, phase_of_estimate
+from orchestrator.planner.events import Back, Event, Lost, OutOfMemory, SlowNetwork, SlowRanks, phase_of_estimate
 from orchestrator.planner.plan import Plan
 from orchestrator.planner.replan import Ground, Replanned, replan
 from orchestrator.planner.setbacks import DEVICE, HOST, Setbacks, device_of, slots_of
@@ -48,6 +48,8 @@ def event_of(ended: Ended, plan: Plan) -> Event:
         return Back(hosts=ended.hosts)
     if ended.kind is Kind.slow_rank:
         return SlowRanks(speeds=ended.speeds)
+    if ended.kind is Kind.slow_link:
+        return SlowNetwork(share=ended.link_share)
     raise ValueError(f"no plan is the answer to {ended.kind.value}")
 
 

@@ -151,8 +151,8 @@ def files_of_plan(
         if name.endswith(".sbatch"):  # it is running
             continue
         if Path(file.path).parent.name == "launch" and name.endswith(".json"):
-            text = _assigned(load_job(file.text), _nodes_of(plan, topology))
-            files.append(FileToWrite(path=str(parts), text=text))
+            job = _with_devices(load_job(file.text), plan, topology)
+            files.append(FileToWrite(path=str(parts), text=_assigned(job, _nodes_of(plan, topology))))
         else:
             files.append(file)
     return files
@@ -164,6 +164,22 @@ def _nodes_of(plan: Plan, machine: Topology) -> tuple[str, ...]:
         return ()
     home = {device.id: device.host for device in machine.devices}
     return tuple(dict.fromkeys(home[name] for name in plan.chosen.strategy.device_ids))
+
+
+def _with_devices(job: HostJob, plan: Plan, machine: Topology) -> HostJob:
+    """Where devices were lost, name those that are left: SLURM still shows each node all that the job was given."""
+    nodes = _nodes_of(plan, machine)
+    lost = plan.setbacks is not None and plan.setbacks.lost_slots
+    uuids = {device.id: device.uuid or device.id for device in machine.gpus}
+    if not lost or not uuids or len(nodes) != len(job.parts):
+        return job
+    home = {device.id: device.host for device in machine.gpus}
+    parts = []
+    for part, node in zip(job.parts, nodes, strict=True):
+        own = [uuids[name] for name in plan.chosen.strategy.device_ids if home.get(name) == node]
+        env = {**dict(part.env), "CUDA_VISIBLE_DEVICES": ",".join(own)}
+        parts.append(replace(part, env=tuple(env.items())))
+    return replace(job, parts=tuple(parts))
 
 
 def _assigned(parts: HostJob, nodes: tuple[str, ...]) -> str:

@@ -31,7 +31,7 @@ from orchestrator.supervise import Attempt, make_attempt
 from orchestrator.train.run_files import append_json_line
 from topology.model import Topology
 
-_OPTIONAL: Final = frozenset({Kind.slow_rank, Kind.host_back})  # the run could have gone on as it was
+_OPTIONAL: Final = frozenset({Kind.slow_rank, Kind.slow_link, Kind.host_back})  # the run could have gone on as it was
 _NO_FAULTS: Final = frozenset({Kind.done, Kind.stopped, Kind.user_error, Kind.host_back})
 _WAIT_SECONDS: Final = 0.5  # between two looks for a stop during a back-off
 

@@ -57,7 +57,23 @@ class SlowRanks:
     speeds: tuple[float, ...]
 
 
-Event = OutOfMemory | Lost | Back | SlowRanks | SlowLink
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowNetwork:
+    """Between hosts everything takes longer than was planned, and nobody knows which port is to blame.
+
+    Attributes:
+        share: of the planned rate that is carried, above 0 and below 1.
+    """
+
+    share: float
+
+    def __post_init__(self) -> None:
+        """Reject what is no slower."""
+        if not 0 < self.share < 1:
+            raise ValueError(f"a network that carries {self.share} of what was planned is not slow")
+
+
+Event = OutOfMemory | Lost | Back | SlowRanks | SlowLink | SlowNetwork
 
 _PHASES = {
     "starting": "load",

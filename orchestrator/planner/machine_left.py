@@ -88,6 +88,29 @@ def _lowered(link: Link, rate: float) -> Link:
     return replace(link, bytes_per_second=rate, source="measured while the run was slow")
 
 
+def slowed_ports(topology: Topology, share: float) -> tuple[SlowLink, ...]:
+    """Every host's ports at a share of the slowest rate that is known of them; hosts without one are left out."""
+    found = []
+    for host in topology.hosts:
+        ports = {nic.id for nic in host.nics}
+        rates = [nic.bytes_per_second for nic in host.nics]
+        rates += [
+            link.capacity_bytes_per_second
+            for link in topology.links
+            if ports & {link.a, link.b} and _leaves(link, topology)
+        ]
+        known = [rate for rate in rates if rate]
+        if known:
+            found.append(SlowLink(a=host.name, b="", bytes_per_second=min(known) * share))
+    return tuple(found)
+
+
+def _leaves(link: Link, topology: Topology) -> bool:
+    """Whether a link goes to a switch of the network, not into its host."""
+    network = {switch.id for switch in topology.switches if switch.host is None}
+    return bool(network & {link.a, link.b})
+
+
 def links_met(topology: Topology, slow: SlowLink) -> bool:
     """Whether the machine has such a link or host."""
     if not slow.b:

@@ -21,8 +21,15 @@ from orchestrator.config_codec import parse_config
 from orchestrator.errors import NothingFits, Problem, UserError
 from orchestrator.planner.build import plan_of_solution
 from orchestrator.planner.ceilings import ceilings_after, factors_for, lowered, predicted
-from orchestrator.planner.events import Back, Event, Lost, OutOfMemory, SlowRanks
-from orchestrator.planner.machine_left import config_left, counts_left, known_left, links_met, machine_left
+from orchestrator.planner.events import Back, Event, Lost, OutOfMemory, SlowNetwork, SlowRanks
+from orchestrator.planner.machine_left import (
+    config_left,
+    counts_left,
+    known_left,
+    links_met,
+    machine_left,
+    slowed_ports,
+)
 from orchestrator.planner.opened import openings
 from orchestrator.planner.plan import Plan
 from orchestrator.planner.plan_changes import changes_between
@@ -88,7 +95,7 @@ def replan(plan: Plan, ground: Ground, event: Event) -> Replanned:
     _check(plan, ground.topology, event)
     if isinstance(event, OutOfMemory):
         return _with_less_memory(plan, ground, before, event)
-    setbacks = _after(plan, before, event)
+    setbacks = _after(plan, before, event, ground.topology)
     asked = _asked(plan, ground, setbacks)
     solution = solve(asked)
     if solution.found.best is None:
@@ -96,7 +103,7 @@ def replan(plan: Plan, ground: Ground, event: Event) -> Replanned:
     return _checked(_replanned(plan, ground, asked, solution))
 
 
-def _after(plan: Plan, before: Setbacks, event: Event) -> Setbacks:
+def _after(plan: Plan, before: Setbacks, event: Event, topology: Topology) -> Setbacks:
     slots = slots_of(plan.chosen.strategy.device_ids)
     if isinstance(event, Lost):
         lost = (*event.devices, *(slots[rank] for rank in event.ranks))
@@ -117,6 +124,10 @@ def _after(plan: Plan, before: Setbacks, event: Event) -> Setbacks:
     if isinstance(event, SlowLink):
         others = tuple(one for one in before.links if {one.a, one.b} != {event.a, event.b})
         return replace(before, links=(*others, event))
+    if isinstance(event, SlowNetwork):
+        slower = slowed_ports(machine_left(topology, before), event.share)
+        others = tuple(one for one in before.links if one.b)
+        return replace(before, links=(*others, *slower))
     raise TypeError(f"no plan is the answer to {event!r}")
 
 
@@ -197,6 +208,8 @@ def _check(plan: Plan, topology: Topology, event: Event) -> None:
         problems.append(f"speeds {event.speeds} of {size} ranks")
     if isinstance(event, SlowLink) and not (links_met(topology, event) and event.bytes_per_second > 0):
         problems.append(f"a link {event.a} - {event.b} of {event.bytes_per_second} bytes/s")
+    if isinstance(event, SlowNetwork) and not slowed_ports(topology, event.share):
+        problems.append("a network between hosts whose rate is known")
     if problems:
         remedy = "Plan anew with `trainmaster plan`: the machine is not the one that was planned for."
         raise UserError(*(Problem(where="plan again", found=f"there is not {one}", remedy=remedy) for one in problems))

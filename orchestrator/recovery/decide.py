@@ -7,7 +7,9 @@ from typing import Final
 
 from orchestrator.recovery.event import Action, Decision, Ended, History, Kind
 
-_REPLANNED: Final = frozenset({Kind.out_of_memory, Kind.device_lost, Kind.host_lost, Kind.host_back, Kind.slow_rank})
+_REPLANNED: Final = frozenset(
+    {Kind.out_of_memory, Kind.device_lost, Kind.host_lost, Kind.host_back, Kind.slow_rank, Kind.slow_link}
+)
 _LONGEST_BACKOFF_SECONDS: Final = 300.0
 _SAME_FAILURES: Final = 2
 

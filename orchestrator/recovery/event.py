@@ -25,6 +25,7 @@ class Kind(Enum):
     host_lost = "host_lost"
     host_back = "host_back"
     slow_rank = "slow_rank"
+    slow_link = "slow_link"
     launcher_lost = "launcher_lost"
     unknown = "unknown"
 
@@ -46,6 +47,7 @@ class Ended:
         devices: ids that are to be left out.
         hosts: by name, that are gone or back.
         speeds: measured relative speeds of the ranks.
+        link_share: of what was planned that the network between the hosts carries.
         evidence: one line for people.
         said: the last line that the rank that failed wrote, to know a failure again.
         person_must: what only a person can do; empty where nothing.
@@ -66,6 +68,7 @@ class Ended:
     devices: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     speeds: tuple[float, ...] = ()
+    link_share: float = 1.0
     evidence: str = ""
     said: str = ""
     person_must: str = ""

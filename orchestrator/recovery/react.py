@@ -11,6 +11,9 @@ from orchestrator.recovery.event import Ended, Kind
 
 _OF_PROGRAMS: Final = frozenset({8.0, 11.0, 13.0, 25.0, 31.0, 32.0, 43.0, 45.0, 69.0})
 _MOST_REWEIGHTED: Final = 3  # times in a run: a rank that changes its speed again and again gains nothing by it
+_MOST_REROUTED: Final = 2
+_LEAST_SHARE: Final = 0.01  # of a link's rate: a wait so long is no longer one for bytes
+_WON_OF_WAIT: Final = 0.5  # at least hoped for: what other routes, or fewer bytes, take off the time that is lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,7 @@ class Moment:
         speeds: measured work per second of each rank; empty where they are not known.
         shares: rows of each rank in a step.
         hosts: names of the hosts by number.
-        reweighted: times that a slow rank was answered before.
+        reweighted, rerouted: times that a slow rank, or a slow link, was answered before.
     """
 
     attempt: int
@@ -39,6 +42,7 @@ class Moment:
     shares: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     reweighted: int = 0
+    rerouted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,8 @@ def react(finding: Finding, now: Moment) -> Reaction | None:
     """Return what a finding asks for; None where the attempt goes on."""
     if finding.kind is FindingKind.straggler:
         return _of_slow_rank(finding, now)
+    if finding.kind is FindingKind.slow_link:
+        return _of_slow_link(finding, now)
     if finding.response in {None, Response.ignore, Response.restart} or _is_of_a_program(finding):
         return None  # a rank that is hit ends by itself; others use the GPU, too
     kind, person = Kind.died, ""
@@ -107,6 +113,32 @@ def _of_slow_rank(finding: Finding, now: Moment) -> Reaction | None:
             rank=finding.rank,
             speeds=now.speeds,
             evidence=evidence,
+        ),
+        is_soft=True,
+    )
+
+
+def _of_slow_link(finding: Finding, now: Moment) -> Reaction | None:
+    """Plan for the network as it is now, where the waits that are left cost more than a new start.
+
+    Between GPUs of one host there is no other way for the bytes that the library would not find by itself.
+    """
+    numbers = dict(finding.numbers)
+    wait, expected = numbers.get("communication_seconds"), numbers.get("expected_seconds")
+    if len(now.hosts) < 2 or now.rerouted >= _MOST_REROUTED or not wait or expected is None:  # noqa: PLR2004
+        return None
+    left = None if now.num_steps is None else now.num_steps - now.step
+    lost = wait - expected
+    if left is None or _WON_OF_WAIT * lost * left <= now.start_seconds:
+        return None
+    return Reaction(
+        ended=Ended(
+            kind=Kind.slow_link,
+            attempt=now.attempt,
+            step=now.step,
+            checkpoint_step=now.step,
+            link_share=max(_LEAST_SHARE, expected / wait),
+            evidence=f"{finding.evidence}; {left} steps are left",
         ),
         is_soft=True,
     )

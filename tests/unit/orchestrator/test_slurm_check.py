@@ -17,10 +17,13 @@ from orchestrator.errors import UserError
 from orchestrator.inputs import gather
 from orchestrator.planner.plan import Plan, loads
 from orchestrator.planning import plan_of
+from orchestrator.recovery.event import Ended, Kind
+from orchestrator.replanning import replanned
 from orchestrator.run_dir import RunDir
-from orchestrator.slurm_check import Job, check
+from orchestrator.slurm_check import Job, check, files_of_plan
 from orchestrator.slurm_node import nodes_folder, renamed
 from topology.codec import to_json
+from topology.model import Topology
 from topology.presets import preset
 
 Planned = Callable[..., Job]
@@ -139,3 +142,27 @@ def test_after_an_attempt_that_ended_while_it_wrote(planned: Planned) -> None:
     assert "not as planned: topology.json is not that of the plan" in check(job, {})
     devices = json.loads((job.run_dir / "topology.json").read_text())["hosts"][0]["devices"]
     assert set(plan_in(job).chosen.strategy.device_ids) <= {device["id"] for device in devices}
+
+
+def test_a_gpu_that_is_lost_within_the_job_is_not_shown_to_the_ranks(planned: Planned) -> None:
+    job = planned("dgx_h100", "dgx_h100", options=("devices=8", "batch.global=64"))
+    check(job, {})
+    config = slurm_check.new_config(plan_in(job), job.nodes_folder, 1)
+    inputs = gather(config)
+    first = plan_of(config, inputs, "run", {})
+    gone = first.chosen.strategy.device_ids[2]
+    found = replanned(config, first, inputs, Ended(kind=Kind.device_lost, attempt=1, devices=(gone,)), {})
+    run = RunDir(path=job.run_dir, resuming=True)
+
+    def shown(plan: Plan, topology: Topology) -> str | None:
+        files = files_of_plan(plan, topology, run, job.parts, {})
+        (text,) = [file.text for file in files if file.path == str(job.parts)]
+        (part,) = load_job(text).parts
+        return dict(part.env).get("CUDA_VISIBLE_DEVICES")
+
+    assert shown(first, inputs.topology) is None
+    own = (shown(found.plan, found.topology) or "").split(",")
+    uuids = {device.id: device.uuid or device.id for device in inputs.topology.devices}
+    assert own == [uuids[name] for name in found.plan.chosen.strategy.device_ids]
+    assert uuids[gone] not in own
+    assert 1 <= len(own) <= 7

@@ -23,7 +23,7 @@ from orchestrator.config import (
 )
 from orchestrator.errors import NothingFits, UserError
 from orchestrator.planner.ceilings import factors_for
-from orchestrator.planner.events import Back, Lost, OutOfMemory, SlowRanks, phase_of_estimate
+from orchestrator.planner.events import Back, Lost, OutOfMemory, SlowNetwork, SlowRanks, phase_of_estimate
 from orchestrator.planner.plan import Plan, dumps, loads
 from orchestrator.planner.replan import Ground, Replanned, replan
 from orchestrator.planner.setbacks import Ceiling, Setbacks, SlowLink, device_of, slots_of
@@ -326,6 +326,34 @@ def test_a_slow_link_is_planned_with(plan_for: Planner) -> None:
     assert slower or first.chosen.strategy.device_ids[0] not in used
 
 
+def test_a_slow_network_is_planned_for_with_each_port_as_slow(plan_for: Planner) -> None:
+    topology = repeated(preset("dgx_a100"), 2, NetworkSpec())
+    first = plan_for("8b", topology, batch=BatchConfig(global_=64), nodes=2, devices=16)
+    again = replan(first, _ground("8b", topology), SlowNetwork(share=0.01))
+    print(again.changes)
+    ports = {nic.id: nic.bytes_per_second for host in topology.hosts for nic in host.nics}
+    for host in again.topology.hosts:
+        for nic in host.nics:
+            assert nic.bytes_per_second is not None
+            assert nic.bytes_per_second == pytest.approx(0.01 * min(rate for rate in ports.values() if rate))
+    assert again.plan.setbacks is not None
+    assert {link.a for link in again.plan.setbacks.links} == {host.name for host in topology.hosts}
+    assert again.plan.chosen.estimate.step_seconds > first.chosen.estimate.step_seconds
+    _same_work(first, again.plan)
+    # Once more as slow: the share is of what was planned last.
+    third = replan(again.plan, _ground("8b", topology), SlowNetwork(share=0.5))
+    assert third.plan.setbacks is not None
+    assert [link.bytes_per_second for link in third.plan.setbacks.links] == pytest.approx(
+        [link.bytes_per_second / 2 for link in again.plan.setbacks.links]
+    )
+
+
+def test_no_network_is_slower_than_itself() -> None:
+    for share in (0.0, 1.0, 2.0):
+        with pytest.raises(ValueError, match="not slow"):
+            SlowNetwork(share=share)
+
+
 @pytest.mark.parametrize(
     ("event", "words"),
     [
@@ -334,6 +362,7 @@ def test_a_slow_link_is_planned_with(plan_for: Planner) -> None:
         (Lost(hosts=("nowhere",)), "a host nowhere"),
         (SlowRanks(speeds=(1.0,)), "of 2 ranks"),
         (SlowLink(a="x", b="y", bytes_per_second=1.0), "a link x - y"),
+        (SlowNetwork(share=0.5), "a network between hosts whose rate is known"),
     ],
 )
 def test_what_cannot_have_happened_is_refused(plan_for: Planner, event: Any, words: str) -> None:

@@ -104,6 +104,42 @@ def test_where_a_new_start_costs_more_than_it_wins(changes: dict[str, Any]) -> N
     assert react(SLOW, replace(NOW, **changes)) is None
 
 
+WAITS = Finding(
+    kind=FindingKind.slow_link,
+    severity=Severity.warning,
+    time=0.0,
+    step=40,
+    evidence="even the last rank waits",
+    advice="measure the links",
+    numbers=(("communication_seconds", 1.0), ("expected_seconds", 0.1), ("step_seconds", 2.0)),
+)
+
+
+def test_a_slow_network_between_hosts_is_planned_for_at_the_next_step() -> None:
+    found = react(WAITS, replace(NOW, hosts=("a", "b")))
+    assert found is not None
+    assert found.is_soft
+    assert (found.ended.kind, found.ended.link_share) == (Kind.slow_link, 0.1)
+    assert "960 steps are left" in found.ended.evidence
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_steps": 80},  # 40 steps of 0.9 s, half of it won: no more than a start costs
+        {"num_steps": None},
+        {"hosts": ("a",)},
+        {"rerouted": 2},
+    ],
+)
+def test_a_slow_network_that_costs_less_than_a_start_is_only_told(changes: dict[str, Any]) -> None:
+    assert react(WAITS, replace(NOW, **{"hosts": ("a", "b"), **changes})) is None
+
+
+def test_a_link_measured_alone_has_no_wait_to_win_back() -> None:
+    assert react(replace(WAITS, numbers=(("bytes_per_second", 1e8),)), replace(NOW, hosts=("a", "b"))) is None
+
+
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.05, 20.0)), min_size=1, max_size=8))
 def test_gain_is_a_share_and_none_where_rows_follow_speeds(ranks: list[tuple[int, float]]) -> None:
     shares, speeds = zip(*ranks, strict=True)
