@@ -1,7 +1,7 @@
 """Memory and speed of engines side by side: the same NF4 base, adapters, rows and optimizer, on CPU ranks of one host.
 
     python bench/engines.py [--params 1.1e9|small] [--ranks 2 4] [--engines NAME ...] [--rounds 3] [--steps 5]
-        [--out bench/results/engines_cpu.json] [--write docs/engines.md]
+        [--out bench/results/engines_cpu.json [--more]] [--write docs/engines.md]
     python bench/engines.py --one-device [--params ...]
 
 Engines: `ddp` (whole base on each rank), `streamed` (equal shares, window of three layers, first start),
@@ -10,6 +10,7 @@ Engines: `ddp` (whole base on each rank), `streamed` (equal shares, window of th
 the head of `engines_zero3.py` and `engines_fsdp2.py`. Each run is a fresh torchrun; the engines take turns, round by
 round. All compute in fp32, since few CPUs multiply bf16 fast, and recompute all activations.
 
+`--more` adds rounds to those that the file of --out holds, where they are of the same job; so do other ranks.
 `--one-device` trains a base whose layers are four times what may lie on the device, the rest in host memory.
 """
 
@@ -42,6 +43,8 @@ _UNEVEN: Final = {1: (1,), 2: (70, 30), 4: (40, 30, 20, 10)}
 _LIBRARIES: Final = ("torch", "transformers", "peft", "bitsandbytes", "deepspeed")
 _TIMEOUT_SECONDS: Final = 1800
 _WINDOW: Final = 3
+# What rounds of two calls must have in common.
+_JOINED: Final = ("schema", "machine", "versions", "base", "rows", "seq_len", "steps")
 
 
 def main() -> int:
@@ -106,6 +109,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seq-len", type=int, default=64)
     parser.add_argument("--one-device", action="store_true")
     parser.add_argument("--out", type=Path, help="JSON")
+    parser.add_argument("--more", action="store_true", help="keep the runs that --out holds, and add to them")
     parser.add_argument("--write", type=Path, help="Markdown")
     parser.add_argument("--keep", type=Path, help="folder for base and runs, which stay there")
     arguments = parser.parse_args()
@@ -113,6 +117,8 @@ def parse() -> argparse.Namespace:
         shape_of(arguments.params)
     except ValueError as error:
         parser.error(f"--params: {error}")
+    if arguments.more and (arguments.one_device or arguments.out is None):
+        parser.error("--more adds to the rounds of --out FILE")
     if arguments.rounds < 1 or arguments.steps <= WARM_UP:
         parser.error(f"--rounds begin at 1, and --steps at {WARM_UP + 1}: {WARM_UP} are warm-up")
     return arguments
@@ -145,11 +151,12 @@ def side_by_side(
     job: Job, folder: Path, head: dict[str, Any], arguments: argparse.Namespace
 ) -> tuple[dict[str, Any], str, list[str]]:
     """Run all engines in turns; returns values, page and failures. What is there is written after each round."""
-    runs: list[Run] = []
+    runs = before(arguments.out, head) if arguments.more else []
     failures: list[str] = []
     began = time.perf_counter()
     for world in arguments.ranks:
-        for turn in range(arguments.rounds):
+        first = max((run.turn + 1 for run in runs if run.world == world), default=0)
+        for turn in range(first, first + arguments.rounds):
             shutil.rmtree(folder / "cache", ignore_errors=True)
             for engine in arguments.engines:
                 try:
@@ -159,6 +166,18 @@ def side_by_side(
                     print(error, flush=True)
             write(arguments, values_of(head, runs, failures), page(head, runs, failures), began)
     return values_of(head, runs, failures), page(head, runs, failures), failures
+
+
+def before(path: Path, head: dict[str, Any]) -> list[Run]:
+    """The runs of an earlier call; ends the program where they are of another job, whose numbers cannot be joined."""
+    if not path.is_file():
+        return []
+    old = json.loads(path.read_text(encoding="utf-8"))
+    differs = [name for name in _JOINED if old.get(name) != head[name]]
+    if differs:
+        told = ", ".join(f"{name} {old.get(name)!r}, now {head[name]!r}" for name in differs)
+        sys.exit(f"--more: {path} is of another job: {told}. Leave --more out, or give it a file of its own.")
+    return [Run(engine=x["engine"], world=x["world"], turn=x["turn"], ranks=x["ranks"]) for x in old["runs"]]
 
 
 def run_one(job: Job, world: int, turn: int) -> Run:
@@ -171,6 +190,7 @@ def run_one(job: Job, world: int, turn: int) -> Run:
 
 def values_of(head: dict[str, Any], runs: list[Run], failures: list[str]) -> dict[str, Any]:
     """All that was measured, for a file."""
+    head = {**head, "rounds": len({(x.world, x.turn) for x in runs})}
     values = [{"engine": x.engine, "world": x.world, "turn": x.turn, "ranks": list(x.ranks)} for x in runs]
     rows = [without_nan(asdict(row)) for row in rows_of(runs)]
     return {**head, "runs": values, "rows": rows, "verdicts": verdicts(runs), "failures": failures}

@@ -58,7 +58,7 @@ Made by `{head["command"]}` on {head["date"]}.
 - Base: {head["base"]["words"]}; NF4, double-quantised.
 - LoRA of rank 16 on all linear modules and AdamW, in fp32; gradients clipped to 1.0; all activations recomputed;
   {head["rows"]} x {head["seq_len"]} tokens a rank.
-- {head["rounds"]} rounds in which the engines take turns, each run under a fresh torchrun: medians (least to most).
+- The engines take turns, round by round, each run under a fresh torchrun: medians (least to most) of the runs counted.
 """.splitlines()
 
 

@@ -139,3 +139,17 @@ def test_bad_options_are_refused_in_words() -> None:
     assert done.returncode == 2
     assert "take 4 at least" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_rounds_of_another_job_are_not_joined(tables: Any, tmp_path: Path) -> None:
+    import engines
+
+    head = {name: name for name in ("schema", "machine", "versions", "base", "rows", "seq_len", "steps")}
+    path = tmp_path / "engines.json"
+    assert engines.before(path, head) == []
+    runs = [tables.Run(engine="ddp", world=2, turn=turn, ranks=[a_rank()]) for turn in range(2)]
+    path.write_text(json.dumps(engines.values_of(head, runs, [])))
+    assert engines.before(path, head) == runs
+    assert json.loads(path.read_text())["rounds"] == 2
+    with pytest.raises(SystemExit, match="steps 'steps', now 4"):
+        engines.before(path, head | {"steps": 4})
