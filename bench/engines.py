@@ -193,7 +193,7 @@ def values_of(head: dict[str, Any], runs: list[Run], failures: list[str]) -> dic
     head = {**head, "rounds": len({(x.world, x.turn) for x in runs})}
     values = [{"engine": x.engine, "world": x.world, "turn": x.turn, "ranks": list(x.ranks)} for x in runs]
     rows = [without_nan(asdict(row)) for row in rows_of(runs)]
-    return {**head, "runs": values, "rows": rows, "verdicts": verdicts(runs), "failures": failures}
+    return {**head, "runs": values, "table": rows, "verdicts": verdicts(runs), "failures": failures}
 
 
 def of_engine(job: Job, engine: str, world: int, folder: Path) -> Job:

@@ -35,8 +35,8 @@ def test_two_engines_side_by_side(tmp_path: Path) -> None:
     bench("engines.py", *few, "--engines", "ddp", "streamed", "--out", str(out), "--write", str(page))
     body = json.loads(out.read_text())
     assert [(run["engine"], len(run["ranks"])) for run in body["runs"]] == [("ddp", 2), ("streamed", 2)]
-    whole, ours = body["rows"]
-    live = {row["engine"]: row["live_most_bytes"] for row in body["rows"]}
+    whole, ours = body["table"]
+    live = {row["engine"]: row["live_most_bytes"] for row in body["table"]}
     layers = body["runs"][0]["ranks"][0]["live"]["layers"]
     share = body["runs"][1]["ranks"][0]["live"]["share"]
     assert share == pytest.approx(layers / 2, rel=0.02)
