@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator.config import RunConfig
 from orchestrator.config_codec import parse_config
-from orchestrator.errors import ExitCode, Problem, UserError
+from orchestrator.errors import Problem, UserError
+from orchestrator.experiments import GROUP, with_own_experiments
+from orchestrator.hydra_flags import check_flags, split_flags
+from orchestrator.hydra_words import of_a_sweep_only, problem_of
+from orchestrator.mixture_file import with_sources
 from orchestrator.overrides import rewrite
 
 _PACKAGE = Path(__file__).resolve().parent
-SWEEP_FLAGS = ("-m", "--multirun")
-_COMPLETION_FLAGS = ("--shell-completion", "-sc")
-_FLAGS_WITH_VALUE = frozenset({"--cfg", "-c", "--package", "-p", *_COMPLETION_FLAGS})
-_INFO_FLAGS = ("--info", "-i")
-_INFO_VALUES = frozenset({"all", "config", "defaults", "defaults-tree", "plugins", "searchpath"})
-_REFUSED_FLAGS = frozenset(
-    {"--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--experimental-rerun", "--run", "-r"}
-)
 
 
 def shipped_folder(name: str) -> Path:
@@ -65,15 +56,30 @@ def compose(arguments: Sequence[str], *, needs_job: bool = True) -> tuple[RunCon
     Raises:
         UserError: for unknown keys, groups, options and values, all at once where possible.
     """
-    overrides = rewrite(arguments, groups())
-    raw = _compose_plain(overrides)
+    if alone := [problem for item in arguments if (problem := of_a_sweep_only(item)) is not None]:
+        raise UserError(*alone)
+    overrides = rewritten(arguments, sweep=False)
+    raw = with_sources(compose_plain(overrides))
     if not needs_job:
         for group in ("model", "data"):
             raw[group] = {**raw[group], "path": raw[group].get("path", "").replace("???", "") or "none"}
     return parse_config(raw), overrides
 
 
-def _compose_plain(overrides: Sequence[str]) -> dict[str, Any]:
+def rewritten(arguments: Sequence[str], *, sweep: bool) -> list[str]:
+    """Return overrides that Hydra understands, files of experiments included."""
+    if not any(item.lstrip("+").startswith(f"{GROUP}=") for item in arguments):
+        return rewrite(arguments, groups(), sweep=sweep)
+    words, options = with_own_experiments(arguments, groups(), sweep=sweep)
+    return rewrite(words, options, sweep=sweep)
+
+
+def compose_plain(overrides: Sequence[str]) -> dict[str, Any]:
+    """Let Hydra compose; returns plain values.
+
+    Raises:
+        UserError: naming what Hydra refuses.
+    """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
@@ -91,12 +97,11 @@ def _compose_plain(overrides: Sequence[str]) -> dict[str, Any]:
 
 def _compose_problem(overrides: Sequence[str], error: Exception) -> Problem:
     """Name the override that Hydra refuses, if it is one of them."""
-    found = str(error).strip().splitlines()[0]
-    general = Problem(where="configuration", found=found, remedy="`trainmaster VERB --cfg job` prints every key.")
-    return next(_refused(overrides, sweep=False), general)
+    general = problem_of(str(error), "`trainmaster VERB --cfg job` prints every key.")
+    return next(refused(overrides, sweep=False), general)
 
 
-def _refused(overrides: Sequence[str], *, sweep: bool) -> Iterator[Problem]:
+def refused(overrides: Sequence[str], *, sweep: bool) -> Iterator[Problem]:
     """Yield the overrides that Hydra's grammar does not take."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -124,76 +129,6 @@ def plain(container: object) -> dict[str, Any]:
     return {str(key): value for key, value in container.items() if key != "hydra"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One trial of a sweep: what it was asked, its exit code, and what it saved (empty: nothing)."""
-
-    overrides: tuple[str, ...]
-    code: int
-    document: str
-
-
-Finish = Callable[[Sequence[Trial], Path], None]
-
-
-def run_hydra(verb: str, arguments: Sequence[str], *, needs_job: bool, finish: Finish | None = None) -> int:
-    """Serve Hydra's own flags (--multirun, --cfg, --info, --help, shell completion).
-
-    Args:
-        verb: of the command line.
-        arguments: flags and overrides after it.
-        needs_job: whether model and data are required.
-        finish: called at the end of a sweep with its trials and a folder for what belongs to all of them; each
-            trial's result is then saved in that folder, unless `save` names another file.
-
-    Raises:
-        UserError: for flags that make no sense here and for wrong overrides.
-    """
-    import hydra
-
-    overrides, flags = split_flags(arguments)
-    _check_flags(flags)
-    register_resolvers()
-    sweep = any(flag in flags for flag in SWEEP_FLAGS)
-    chosen = [item for item in overrides if item.lstrip("+").startswith(("hydra/sweeper=", "hydra/launcher="))]
-    if sweep and chosen and not all(item.endswith("=basic") for item in chosen):
-        remedy = "Only `trainmaster train -m` has other launchers and sweepers; leave it out."
-        raise UserError(
-            Problem(where=chosen[0], found=f"`{verb} -m` tries its values one after the other", remedy=remedy)
-        )
-    completes = any(flag in flags for flag in _COMPLETION_FLAGS)
-    rewritten = list(overrides) if completes else rewrite(overrides, groups(), sweep=sweep)
-    refused = [] if completes else list(_refused(rewritten, sweep=sweep))
-    if refused:
-        raise UserError(*refused)
-    if not sweep and not completes:
-        raw = _compose_plain(rewritten)
-        if any(flag in flags for flag in ("--cfg", "-c")):
-            _check_values(raw, needs_job=needs_job)
-    sys.argv = [f"trainmaster {verb}", *flags, *rewritten]
-    trials: list[Trial] = []
-    folder = Path("runs") / time.strftime(f"{verb}-sweep-%Y%m%d-%H%M%S")
-    saves = folder if sweep and finish is not None else None
-    task = hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(
-        lambda _config: trials.append(_run_trial(verb, saves))
-    )
-    try:
-        task()
-    except SystemExit as end:
-        if end.code not in (0, None):
-            return int(ExitCode.BAD_INPUT)
-    if finish is not None and sweep and trials:
-        finish(trials, folder)
-    return max((trial.code for trial in trials), default=0)
-
-
-def is_sweep(arguments: Sequence[str]) -> bool:
-    """Whether these words start a sweep, rather than ask Hydra for something."""
-    flags = split_flags(arguments)[1]
-    asks = ("--cfg", "-c", "--help", "-h", "--hydra-help", *_INFO_FLAGS, *_COMPLETION_FLAGS)
-    return any(flag in flags for flag in SWEEP_FLAGS) and not any(flag.split("=")[0] in asks for flag in flags)
-
-
 def sweep_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return flags and overrides of a sweep, as Hydra takes them.
 
@@ -201,12 +136,11 @@ def sweep_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         UserError: for flags that make no sense here and for wrong overrides.
     """
     overrides, flags = split_flags(arguments)
-    _check_flags(flags)
-    rewritten = rewrite(overrides, groups(), sweep=True)
-    refused = list(_refused(rewritten, sweep=True))
-    if refused:
-        raise UserError(*refused)
-    return flags, rewritten
+    check_flags(flags)
+    words = rewritten(overrides, sweep=True)
+    if wrong := list(refused(words, sweep=True)):
+        raise UserError(*wrong)
+    return flags, words
 
 
 def swept_keys(overrides: Sequence[str]) -> tuple[str, ...]:
@@ -223,64 +157,3 @@ def _parsed(overrides: Sequence[str]) -> list[Any]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     return list(OverridesParser.create().parse_overrides(list(overrides)))
-
-
-def _run_trial(verb: str, folder: Path | None) -> Trial:
-    """Run one trial of a sweep as a process of its own: two in one would share GPU memory and environment."""
-    from hydra.core.hydra_config import HydraConfig
-
-    job = HydraConfig.get()
-    overrides = tuple(job.overrides.task)
-    saved = next((item.partition("=")[2] for item in overrides if item.startswith("save=")), "").strip("'\"")
-    extra: tuple[str, ...] = ()
-    if folder is not None and not saved:
-        saved = str(folder / f"{job.job.num}.json")
-        extra = (f"save={saved}",)
-    path = Path(saved)
-    if folder is not None:
-        path.unlink(missing_ok=True)  # of the trial before, which may have been the last to fit
-    packages = os.pathsep.join(filter(None, (str(_PACKAGE.parent), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-m", "orchestrator.cli", verb, *overrides, *extra],
-        # The working directory may hold folders with the names of our packages.
-        env={**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": packages},
-        check=False,
-    )
-    document = path.read_text(encoding="utf-8") if folder is not None and path.is_file() else ""
-    return Trial(overrides=overrides, code=done.returncode, document=document)
-
-
-def _check_values(raw: dict[str, Any], *, needs_job: bool) -> None:
-    """Report wrong values; model and data may still be missing when one only looks at the keys."""
-    try:
-        parse_config(raw)
-    except UserError as error:
-        wrong = [problem for problem in error.problems if problem.found != "no value given" and needs_job]
-        if wrong:
-            raise UserError(*wrong) from error
-
-
-def _check_flags(flags: Sequence[str]) -> None:
-    for flag in flags:
-        if flag.split("=", 1)[0] in _REFUSED_FLAGS:
-            raise UserError(
-                Problem(
-                    where=flag,
-                    found="the configuration lies in the package",
-                    remedy="Set single keys with KEY=VALUE, or pick options of the groups that VERB --help lists.",
-                )
-            )
-
-
-def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Tell flags and their values from overrides: the value of --cfg is a word of its own."""
-    overrides: list[str] = []
-    flags: list[str] = []
-    for item in arguments:
-        before = flags[-1] if flags else ""
-        is_value = before in _FLAGS_WITH_VALUE or (before in _INFO_FLAGS and item in _INFO_VALUES)
-        if item.startswith("-") or (is_value and flags and arguments[arguments.index(item) - 1] == before):
-            flags.append(item)
-        else:
-            overrides.append(item)
-    return overrides, flags

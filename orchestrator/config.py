@@ -12,17 +12,22 @@ from orchestrator.config_around import (
     BenchConfig,
     CheckpointConfig,
     CompressConfig,
-    EvalConfig,
+    ExportConfig,
     FaultsConfig,
     LaunchConfig,
     MonitorConfig,
     NetworkConfig,
     RecoveryConfig,
+    ReportConfig,
     RouteConfig,
     SweepConfig,
     TopologyConfig,
 )
+from orchestrator.config_eval import EvalConfig
+from orchestrator.config_mixture import SourceConfig
 from orchestrator.config_options import (
+    AdapterInit,
+    AdapterKind,
     Attention,
     Backend,
     Checkpointing,
@@ -32,6 +37,8 @@ from orchestrator.config_options import (
     Container,
     Dtype,
     Engine,
+    ExportFormat,
+    ExportOnto,
     Fault,
     FaultPhase,
     GradientRoute,
@@ -44,14 +51,18 @@ from orchestrator.config_options import (
     Precision,
     Quant,
     Rehearse,
+    ResizeWhen,
     RouteCollective,
     Schedule,
     Shape,
     Stack,
 )
+from orchestrator.config_resize import ResizeConfig
 
 __all__ = [
     "AdapterConfig",
+    "AdapterInit",
+    "AdapterKind",
     "Attention",
     "Backend",
     "BaseConfig",
@@ -69,6 +80,9 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "EvalConfig",
+    "ExportConfig",
+    "ExportFormat",
+    "ExportOnto",
     "Fault",
     "FaultPhase",
     "FaultsConfig",
@@ -88,11 +102,15 @@ __all__ = [
     "Quant",
     "RecoveryConfig",
     "Rehearse",
+    "ReportConfig",
+    "ResizeConfig",
+    "ResizeWhen",
     "RouteCollective",
     "RouteConfig",
     "RunConfig",
     "Schedule",
     "Shape",
+    "SourceConfig",
     "Stack",
     "SweepConfig",
     "TopologyConfig",
@@ -111,7 +129,10 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """Training and held-out rows. `seq_len` counts tokens; 0 rows mean no limit; packing None leaves it open."""
+    """Training and held-out rows. `seq_len` counts tokens; 0 rows mean no limit; packing None leaves it open.
+
+    `path` is empty where there are `sources`.
+    """
 
     path: str
     eval_path: str = ""
@@ -124,6 +145,8 @@ class DataConfig:
     assistant_only: bool = True
     max_rows: int = 0
     max_eval_rows: int = 0
+    deduplicate: bool = False
+    sources: tuple[SourceConfig, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +160,52 @@ class BaseConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterConfig:
-    """LoRA adapters. `targets` is `all-linear` or module names separated by commas."""
+    """Adapters: LoRA and its relatives. `targets` is `all-linear` or module names separated by commas.
 
-    rank: int = 16
+    Attributes:
+        kind: lora, or adalora, whose ranks shrink towards `rank` by masks.
+        init: what the low-rank matrices start from.
+        rank: of every adapter; None: the largest that fits the plan.
+        rslora: the product is multiplied by alpha / sqrt(rank).
+        dora: each output feature has a trained magnitude, too.
+        rank_pattern, alpha_pattern: by module name, as PEFT matches it: the end of the name, or a regular expression.
+        modules_to_save: modules that are trained whole, copies of the frozen ones; `none` for no module.
+        rho: EVA: an adapter may get this many times `rank`.
+        init_rank: AdaLoRA: rank at the start; None for one and a half times `rank`.
+        resize: ranks that change while adapters train.
+    """
+
+    kind: AdapterKind = AdapterKind.lora
+    init: AdapterInit = AdapterInit.default
+    rank: int | None = 16
     alpha: float = 32.0
+    rslora: bool = False
+    dora: bool = False
     dropout: float = 0.0
     targets: tuple[str, ...] = ("all-linear",)
+    rank_pattern: tuple[tuple[str, float], ...] = ()
+    alpha_pattern: tuple[tuple[str, float], ...] = ()
+    modules_to_save: tuple[str, ...] = ("none",)
+    rho: float = 2.0
+    init_rank: int | None = None
     dtype: Dtype = Dtype.auto
+    resize: ResizeConfig = field(default_factory=ResizeConfig)
+
+    @property
+    def settled_rank(self) -> int:
+        """The rank, which a plan has settled.
+
+        Raises:
+            ValueError: it is still open.
+        """
+        if self.rank is None:
+            raise ValueError("adapter.rank is open: no plan was made")
+        return self.rank
+
+    @property
+    def saved_modules(self) -> tuple[str, ...]:
+        """Names of modules that are trained whole."""
+        return tuple(name for name in self.modules_to_save if name != "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +301,7 @@ class RunConfig:
     eval: EvalConfig = field(default_factory=EvalConfig)
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
     monitor: MonitorConfig = field(default_factory=MonitorConfig)
+    export: ExportConfig = field(default_factory=ExportConfig)
     precision: Precision = Precision.auto
     checkpointing: Checkpointing = Checkpointing.auto
     checkpointing_layers: int | None = None
@@ -249,6 +312,7 @@ class RunConfig:
     seed: int = 0
     run_dir: str = ""
     resume: str = ""
+    preview: int = 0
     dry_run: bool = False
     format: OutputFormat = OutputFormat.text
     save: str = ""
@@ -258,5 +322,6 @@ class RunConfig:
     follow: bool = False
     bench: BenchConfig = field(default_factory=BenchConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
     route: RouteConfig = field(default_factory=RouteConfig)
     calibration: str = "auto"

@@ -10,6 +10,9 @@ from orchestrator.config_options import (
     CompressExchange,
     CompressValues,
     Container,
+    Dtype,
+    ExportFormat,
+    ExportOnto,
     Fault,
     FaultPhase,
     NetworkKind,
@@ -106,14 +109,6 @@ class RecoveryConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalConfig:
-    """When the run evaluates. `every` counts optimizer steps (0: before and after only)."""
-
-    every: int = 0
-    before: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CompressConfig:
     """Gradient compression under ddp.
 
@@ -176,6 +171,13 @@ class SweepConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportConfig:
+    """What `report` shows besides the run: `against`, another run to compare it with (empty: none)."""
+
+    against: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteConfig:
     """What `route` shows.
 
@@ -224,6 +226,8 @@ class MonitorConfig:
         prometheus_port: of each host, where the newest readings are served as text; 0 for none.
         prometheus_address: that it listens on.
         replay: a file of device readings that are played back from the start of the run; empty for none.
+        report_to: trackers that are told of the run: tensorboard, wandb, mlflow; `none` for no tracker.
+        project: of W&B, and experiment of MLflow; empty: by the library's own variable, else `trainmaster`.
     """
 
     enabled: bool = True
@@ -232,3 +236,25 @@ class MonitorConfig:
     prometheus_port: int = 0
     prometheus_address: str = "127.0.0.1"
     replay: str = ""
+    report_to: tuple[str, ...] = ("none",)
+    project: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportConfig:
+    """What `export` writes of a run.
+
+    Attributes:
+        to: folder that is made; empty: RUN_DIR/export/FORMAT.
+        dtype: of what is written; auto: adapters as they were trained, merged weights in the base's 16-bit type.
+        shard_gib: most of one file.
+        checkpoint: `newest`, `best`, or a step.
+        onto: which values of the base a merged model is made from.
+    """
+
+    to: str = ""
+    format: ExportFormat = ExportFormat.peft
+    dtype: Dtype = Dtype.auto
+    shard_gib: float = 5.0
+    checkpoint: str = "newest"
+    onto: ExportOnto = ExportOnto.auto

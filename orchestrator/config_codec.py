@@ -7,7 +7,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -51,9 +51,15 @@ def dump_config(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any of our con
         elif isinstance(value, Enum):
             value = value.value
         elif isinstance(value, tuple):
-            value = list(value)
+            value = [_dump_item(item) for item in value]
         out[_key(field.name)] = value
     return out
+
+
+def _dump_item(item: Any) -> Any:  # noqa: ANN401 - of any tuple in the configuration
+    if dataclasses.is_dataclass(item):
+        return dump_config(item)
+    return f"{item[0]}:{item[1]:g}" if isinstance(item, tuple) else item
 
 
 def _key(field_name: str) -> str:
@@ -74,6 +80,8 @@ def _parse_dataclass(cls: type, raw: object, path: str, problems: list[Problem])
     before = len(problems)
     for key, field in known.items():
         value = raw.get(key, _MISSING)
+        if path == "data." and key == "path" and value in (_MISSING, "???") and raw.get("sources"):
+            value = ""
         if value is _MISSING or value == "???":
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
                 problems.append(_required(path + key))
@@ -83,6 +91,8 @@ def _parse_dataclass(cls: type, raw: object, path: str, problems: list[Problem])
 
 
 def _required(where: str) -> Problem:
+    if where.startswith("data.sources["):
+        return Problem(where=where, found="no value given", remedy="Give one: {path: rows.jsonl, weight: 2}.")
     example = {"model.path": "model=./my-llama or model=org/name", "data.path": "data=rows.jsonl"}
     return Problem(
         where=where,
@@ -102,9 +112,31 @@ def _parse_value(hint: Any, value: object, path: str, problems: list[Problem]) -
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _parse_enum(hint, value, path, problems)
     if typing.get_origin(hint) is tuple:
-        parse = _parse_numbers if typing.get_args(hint)[0] is float else _parse_names
-        return parse(value, path, problems)
+        return _parse_items(typing.get_args(hint)[0], value, path, problems)
     return _parse_scalar(hint, value, path, problems)
+
+
+def _parse_items(item: Any, value: object, path: str, problems: list[Problem]) -> object:  # noqa: ANN401 - a type
+    if dataclasses.is_dataclass(item) and isinstance(item, type):
+        return _parse_list(item, value, path, problems)
+    if typing.get_origin(item) is tuple:
+        parse: Callable[[object, str, list[Problem]], object] = _parse_pairs
+    else:
+        parse = _parse_numbers if item is float else _parse_names
+    return parse(value, path, problems)
+
+
+def _parse_list(item: type, value: object, path: str, problems: list[Problem]) -> tuple[object, ...]:
+    """Read a list of groups of keys, each with a path; a text by itself is the path."""
+    if value in (None, "", "none", "???"):
+        return ()
+    items = value.split(",") if isinstance(value, str) else [value] if isinstance(value, Mapping) else value
+    if not isinstance(items, (list, tuple)):
+        remedy = "Give a list, such as [{path: a.jsonl, weight: 2}, {path: b.jsonl}]."
+        problems.append(Problem(where=path, found=f"found {value!r}", remedy=remedy))
+        return ()
+    groups = [{"path": each.strip()} if isinstance(each, str) else each for each in items]
+    return tuple(_parse_dataclass(item, group, f"{path}[{at}].", problems) for at, group in enumerate(groups))
 
 
 def _parse_enum(hint: type[Enum], value: object, path: str, problems: list[Problem]) -> object:
@@ -112,13 +144,11 @@ def _parse_enum(hint: type[Enum], value: object, path: str, problems: list[Probl
     for member in hint:
         if member.value == text:
             return member
-    problems.append(
-        Problem(
-            where=path,
-            found=f"found {value!r}",
-            remedy=f"Use one of {', '.join(member.value for member in hint)}.",
-        )
-    )
+    known = [str(member.value) for member in hint]
+    near = nearest(text, known)
+    remedy = f"{near} " if near.startswith("Did you mean") else ""
+    remedy += f"Use one of {', '.join(known)}."
+    problems.append(Problem(where=path, found=f"found {value!r}", remedy=remedy))
     return None
 
 
@@ -142,6 +172,25 @@ def _parse_numbers(value: object, path: str, problems: list[Problem]) -> tuple[f
         remedy = "Give a list of numbers, such as [70,30], or auto."
         problems.append(Problem(where=path, found=f"found {value!r}", remedy=remedy))
     return tuple(number for number in found if number is not None)
+
+
+def _parse_pairs(value: object, path: str, problems: list[Problem]) -> tuple[tuple[str, float], ...]:
+    """Read numbers by pattern: a mapping, or texts `PATTERN:NUMBER`; nothing where there are none."""
+    if value in (None, "", "none", "auto") or value == ["none"]:
+        return ()
+    items = value.split(",") if isinstance(value, str) else value
+    if isinstance(items, Mapping):
+        pairs = [(str(name), number) for name, number in items.items()]
+    elif isinstance(items, (list, tuple)):
+        pairs = [(name.strip(), number.strip()) for name, _, number in (str(item).rpartition(":") for item in items)]
+    else:
+        pairs = [("", None)]
+    found = [(name, _as_number(number)) for name, number in pairs]
+    if any(number is None or not name or "," in name for name, number in found):
+        remedy = "Give PATTERN:NUMBER, separated by commas (q_proj:64,down_proj:8), no comma within a pattern."
+        problems.append(Problem(where=path, found=f"found {value!r}", remedy=remedy))
+        return ()
+    return tuple((name, number) for name, number in found if number is not None)
 
 
 def _as_number(item: object) -> float | None:

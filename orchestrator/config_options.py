@@ -32,6 +32,45 @@ class Dtype(Enum):
     fp32 = "fp32"
 
 
+class ExportFormat(Enum):
+    """What `export` writes."""
+
+    peft = "peft"
+    merged = "merged"
+
+
+class ExportOnto(Enum):
+    """Which values of the base an adapter is merged into."""
+
+    auto = "auto"
+    original = "original"
+    dequantised = "dequantised"
+
+
+class AdapterKind(Enum):
+    """How adapters are shaped while they train."""
+
+    lora = "lora"
+    adalora = "adalora"
+
+
+class AdapterInit(Enum):
+    """What adapters start from."""
+
+    default = "default"  # A random, B zero
+    pissa = "pissa"
+    loftq = "loftq"
+    eva = "eva"
+
+
+class ResizeWhen(Enum):
+    """What changes the ranks of adapters while they train."""
+
+    none = "none"
+    plateau = "plateau"
+    gradient_norm = "gradient_norm"
+
+
 class Checkpointing(Enum):
     """Which activations are recomputed in the backward pass."""
 

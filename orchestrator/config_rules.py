@@ -22,6 +22,12 @@ from orchestrator.config import (
     Quant,
     RunConfig,
 )
+from orchestrator.config_rules_adapter import check_adapter
+from orchestrator.config_rules_data import check_data
+from orchestrator.config_rules_eval import check_eval
+from orchestrator.config_rules_export import check_export
+from orchestrator.config_rules_monitor import check_trackers_named
+from orchestrator.config_rules_resize import check_resize
 from orchestrator.errors import Problem
 
 _LEAST_PERIOD_SECONDS = 0.05
@@ -33,11 +39,15 @@ def check_rules(config: RunConfig) -> Iterator[Problem]:
     yield from _check_ranges(config)
     yield from _check_limits(config)
     yield from _check_combinations(config)
+    yield from check_eval(config.eval)
+    yield from check_export(config.export)
+    yield from check_data(config)
+    yield from check_adapter(config)
+    yield from check_trackers_named(config.monitor)
 
 
 def _check_ranges(config: RunConfig) -> Iterator[Problem]:
     least_one: dict[str, float] = {
-        "adapter.rank": config.adapter.rank,
         "batch.global": config.batch.global_,
         "checkpointing_layers": 1 if config.checkpointing_layers is None else config.checkpointing_layers,
         "batch.micro": 1 if config.batch.micro is None else config.batch.micro,
@@ -198,6 +208,7 @@ def _check_combinations(config: RunConfig) -> Iterator[Problem]:
             remedy="Use checkpointing=full, selective or auto, or leave checkpointing_layers on auto.",
         )
     yield from _check_compress(config)
+    yield from check_resize(config)
     yield from _check_zero3(config)
     yield from _check_streamed(config)
 

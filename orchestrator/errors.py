@@ -32,8 +32,13 @@ class Problem:
 
     def __str__(self) -> str:
         """One line: where, what, remedy."""
+        where, found, remedy = self.parts()
+        return f"{where}: {found}. {remedy}"
+
+    def parts(self) -> tuple[str, str, str]:
+        """Where, what and remedy, as they stand in the line."""
         remedy = self.remedy if self.remedy.endswith((".", "?", ")")) else f"{self.remedy}."
-        return f"{self.where}: {self.found.rstrip('. ')}. {remedy}"
+        return self.where, self.found.rstrip(". "), remedy
 
 
 class UserError(Exception):

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.calibration_store import AUTO, NONE
-from orchestrator.config import Backend, DataConfig, Engine, Offload, RunConfig
-from orchestrator.config import Shape as ConfigShape
+from orchestrator.config import Backend, Engine, Offload, RunConfig
+from orchestrator.data_inputs import data_source
 from orchestrator.dataset.disk import exists, expanded, is_folder, reading
-from orchestrator.dataset.messages import Shape
-from orchestrator.dataset.samples import DataSource, load_samples
+from orchestrator.dataset.samples import load_samples
 from orchestrator.errors import Problem, UserError
+from orchestrator.eval_inputs import check_eval_inputs, located_eval
 from orchestrator.machine import machine_to_plan_for
 from orchestrator.workload.batch import DataStats
 from orchestrator.workload.files import hub_cache_dir, is_hub_id, nearest_folders, require_folder, resolve
@@ -29,6 +29,7 @@ from orchestrator.workload.missing import missing_files
 from orchestrator.workload.model import ModelShape
 from orchestrator.workload.named import find_preset, nearest_presets, preset_shape
 from orchestrator.workload.positions import has_table
+from orchestrator.workload.row_facts import sequence_length
 from orchestrator.workload.shape_codec import shape_from_json
 from topology.model import Topology
 
@@ -71,11 +72,13 @@ def gather(config: RunConfig, *, download: bool = False, by_name: bool = False) 
     samples = _tried(lambda: load_samples(data_source(config.data, config.seed)), problems)
     machine = _tried(lambda: machine_to_plan_for(config), problems)
     _tried(lambda: check_nvme(config), problems)
+    _tried(lambda: check_eval_inputs(config.eval, None if samples is None else samples.eval), problems)
     if problems or found is None or samples is None or machine is None:
         raise UserError(*problems)
     folder, model = found
     notes = (*samples.notes, *model.notes)
-    return Inputs(topology=machine, model=model, data=data_stats(samples, folder), notes=notes)
+    data = data_stats(samples, folder, sequence_length(config, model))
+    return Inputs(topology=machine, model=model, data=data, notes=notes)
 
 
 def _tried(read: Callable[[], _T], problems: list[Problem]) -> _T | None:
@@ -157,8 +160,16 @@ def located(config: RunConfig) -> RunConfig:
     )
     data = replace(
         config.data,
-        path=_absolute(config.data.path),
+        path=_absolute(config.data.path) if config.data.path else "",
         eval_path=_absolute(config.data.eval_path) if config.data.eval_path else "",
+        sources=tuple(
+            replace(
+                source,
+                path=_absolute(source.path),
+                eval_path=_absolute(source.eval_path) if source.eval_path else "",
+            )
+            for source in config.data.sources
+        ),
     )
     topology = config.topology
     if topology.path:
@@ -172,6 +183,7 @@ def located(config: RunConfig) -> RunConfig:
     monitor = config.monitor
     if monitor.replay:
         monitor = replace(monitor, replay=_absolute(monitor.replay))
+    config = replace(config, eval=located_eval(config.eval))
     return replace(
         config, model=model, data=data, topology=topology, engine=engine, calibration=calibration, monitor=monitor
     )
@@ -226,19 +238,6 @@ def _download(path: str, revision: str, cache: Path) -> Path:
             )
         ) from error
     return Path(found)
-
-
-def data_source(data: DataConfig, seed: int) -> DataSource:
-    """Translate the configuration for the data package."""
-    return DataSource(
-        path=Path(data.path),
-        eval_path=Path(data.eval_path) if data.eval_path else None,
-        shape=None if data.shape is ConfigShape.auto else Shape(data.shape.value),
-        eval_fraction=data.eval_fraction or None,
-        max_rows=data.max_rows,
-        max_eval_rows=data.max_eval_rows,
-        seed=seed,
-    )
 
 
 def check_length(config: RunConfig, model: ModelShape | None) -> None:

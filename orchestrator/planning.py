@@ -13,6 +13,7 @@ from orchestrator.measure.use import measured_software
 from orchestrator.named_hosts import ranks_of_hosts
 from orchestrator.planner.build import make_plan
 from orchestrator.planner.plan import Plan
+from orchestrator.trackers.asked import check_trackers
 
 __all__ = ["plan_of"]
 
@@ -24,6 +25,7 @@ def plan_of(config: RunConfig, inputs: Inputs, run_id: str, environ: Mapping[str
         UserError: what was asked for is not there, or a calibration that is named cannot be read.
         NothingFits: no strategy fits.
     """
+    check_trackers(config.monitor.report_to)
     if config.monitor.tensorboard or config.monitor.replay:
         from orchestrator.monitor.asked import check_monitor  # of no use to most plans
 

@@ -6,7 +6,7 @@ run goes on with what its plan holds, however the command that resumes it is wri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.compose import compose, groups
 from orchestrator.inputs import located
@@ -42,7 +42,7 @@ def with_saved_config(arguments: Sequence[str]) -> list[str]:
 def _is_left_open(argument: str) -> bool:
     """Whether it leaves to the planner what the saved plan has settled."""
     key, _, value = argument.partition("=")
-    names = {"optimizer", "optimizer.name", "data.packing"}
+    names = {"optimizer", "optimizer.name", "data.packing", "adapter.rank"}
     return key in names and value.strip("'\"").lower() in _LEFT_OPEN
 
 
@@ -60,6 +60,16 @@ def _text(value: object) -> str:
         return "auto"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, (list, tuple)) and any(isinstance(item, dict) for item in value):
+        return f"[{','.join(_mapping(item) for item in value)}]"
+    if isinstance(value, (list, tuple)) and any("," in item for item in value if isinstance(item, str)):
+        return f"[{','.join(quote(str(item)) for item in value)}]"  # prompts and expressions hold commas of their own
     if isinstance(value, (list, tuple)):
         return quote(",".join(str(item) for item in value))
     return quote(value) if isinstance(value, str) else str(value)
+
+
+def _mapping(item: Mapping[str, object]) -> str:
+    """A group of keys as Hydra's grammar writes it."""
+    values = ((key, "null" if value is None else _text(value)) for key, value in item.items())
+    return "{" + ",".join(f"{key}:{value}" for key, value in values) + "}"

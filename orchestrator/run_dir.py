@@ -19,8 +19,9 @@ _TRACES = ("summary.json", "metrics.jsonl", "checkpoints", "adapter")
 # What two commands must share for one to continue the other's run.
 # These belong to one command, not to the run.
 OF_THE_COMMAND = frozenset(
-    {"resume", "run_dir", "dry_run", "format", "save", "bench.only", "calibration", "follow", "faults.only"}
-    | {"faults.limit_seconds"}
+    {"resume", "run_dir", "dry_run", "preview", "format", "save", "bench.only", "calibration", "follow", "faults.only"}
+    | {"faults.limit_seconds", "report.against"}
+    | {f"export.{key}" for key in ("to", "format", "dtype", "shard_gib", "checkpoint", "onto")}
 )
 # What the parameters, their moments and the order of the rows depend on.
 _FIXED_GROUPS = ("base.", "adapter.")
@@ -28,7 +29,8 @@ _FIXED_KEYS = frozenset(
     {"batch.global", "seed", "optimizer.name", "data.group_by_length", "data.packing", "data.assistant_only"}
 )
 # What a configuration may leave to the planner, and how that is written; a plan has settled it.
-_OPEN: dict[str, object] = {"data.packing": None, "optimizer.name": "auto"}
+_OPEN: dict[str, object] = {"data.packing": None, "optimizer.name": "auto", "adapter.rank": None}
+_WITH_RANK = "adapter.rank_pattern"  # narrow modules get ranks of their own where the rank is open
 _IDENTITY = ("model", "data", "base", "adapter", "batch", "optimizer", "seed")
 
 
@@ -92,7 +94,8 @@ def differences(config: RunConfig, path: Path) -> dict[str, tuple[Any, Any]]:
 
 def open_keys(config: RunConfig) -> tuple[str, ...]:
     """Return what of the fixed settings this configuration leaves to the planner; a run to resume has settled it."""
-    return tuple(key for key, value in leaves(dump_config(config)) if _is_open(key, value))
+    found = tuple(key for key, value in leaves(dump_config(config)) if _is_open(key, value))
+    return (*found, _WITH_RANK) if config.adapter.rank is None and not config.adapter.rank_pattern else found
 
 
 def _is_open(key: str, value: object) -> bool:

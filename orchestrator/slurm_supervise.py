@@ -25,6 +25,7 @@ from orchestrator.config import TopologyConfig
 from orchestrator.errors import ExitCode, UserError
 from orchestrator.inputs import gather
 from orchestrator.planner.plan import Plan, dumps
+from orchestrator.reporting import leave_page
 from orchestrator.run_dir import RunDir
 from orchestrator.slurm_check import files_of_plan, new_config
 from orchestrator.slurm_node import nodes_folder
@@ -90,7 +91,10 @@ def _run(folder: Path, parts: Path, argv: tuple[str, ...]) -> None:
     def say(line: str) -> None:
         print(line, flush=True)
 
-    supervise(config, plan, inputs, run, say, make=make)
+    try:
+        supervise(config, plan, inputs, run, say, make=make)
+    finally:
+        leave_page(folder)
 
 
 def end_steps(job: str) -> None:

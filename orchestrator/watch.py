@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,13 +23,14 @@ from orchestrator.report.live import (
     pace,
     plain_line,
 )
+from orchestrator.report.panel import Panel
+from orchestrator.terminal import is_live, wants_colour
 
 __all__ = ["Watch", "watch"]
 
 _EVERY_SECONDS: Final = 1.0
 _SHOWN_EVENTS: Final = 5
 _OVER: Final = frozenset({"done", "stopped", "failed", "cancelled", "ended", "planned"})
-_CLEAR_LINE: Final = "\x1b[2K"
 
 
 class Watch:
@@ -134,16 +134,11 @@ def watch(run_dir: Path, stream: TextIO, *, every_seconds: float = _EVERY_SECOND
     A terminal gets a few lines that are written anew each time, anything else a line for each new step and event.
     """
     watched = Watch(run_dir)
-    is_terminal = stream.isatty() and os.environ.get("TERM", "") != "dumb"
-    shown, last = 0, ""
+    panel, last = Panel(stream) if is_live(stream) else None, ""
     while True:
         live = watched.look()
-        if is_terminal:
-            lines = lines_of(live, colour="NO_COLOR" not in os.environ)
-            stream.write(f"\x1b[{shown}A" if shown else "")
-            stream.writelines(f"{_CLEAR_LINE}{line}\n" for line in lines)
-            stream.write("\x1b[J")
-            shown = len(lines)
+        if panel is not None:
+            panel.show(lines_of(live, colour=wants_colour(stream)))
         else:
             stream.writelines(f"{line}\n" for line in watched.fresh)
             line = plain_line(live)

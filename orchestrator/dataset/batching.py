@@ -27,7 +27,9 @@ from orchestrator.dataset.examples import IGNORED, Example
 from orchestrator.dataset.store import list_array, list_views
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+WINDOW_TOKENS = 16_000_000  # packed at once; libraries take some 24 bytes a token for it
 
 
 def pack(examples: Sequence[Example], block_tokens: int) -> tuple[Example, ...]:
@@ -57,6 +59,22 @@ def pack(examples: Sequence[Example], block_tokens: int) -> tuple[Example, ...]:
         Example(input_ids=i, labels=label, seq_lengths=tuple(n.tolist()))
         for i, label, n in zip(ids, labels, seq_lengths, strict=True)
     )
+
+
+def pack_windows(examples: Sequence[Example], block_tokens: int) -> Iterator[Example]:
+    """`pack`, window by window of at most `WINDOW_TOKENS` tokens: memory does not grow with the data.
+
+    Each window leaves one block that may be less full, of hundreds or thousands.
+    """
+    window: list[Example] = []
+    num_tokens = 0
+    for example in examples:
+        if window and num_tokens + len(example) > WINDOW_TOKENS:
+            yield from pack(window, block_tokens)
+            window, num_tokens = [], 0
+        window.append(example)
+        num_tokens += len(example)
+    yield from pack(window, block_tokens)
 
 
 def collate(

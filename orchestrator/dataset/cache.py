@@ -13,7 +13,7 @@ import json
 import os
 import socket
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -45,12 +45,31 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartRows:
+    """What one source has added to a side; its rows stand one after the other.
+
+    Attributes:
+        name: of the source.
+        rows: to train on, or held out: blocks, where they are packed.
+        documents: before packing.
+        tokens, label_tokens: of all of them.
+    """
+
+    name: str
+    rows: int
+    documents: int
+    tokens: int
+    label_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """What a build hands to the cache; `notes` and `chat_template` are kept with it."""
+    """What a build hands to the cache; `notes`, `chat_template` and `parts` (by side) are kept with it."""
 
     sides: Mapping[str, Side]
     notes: tuple[str, ...] = ()
     chat_template: str | None = None
+    parts: Mapping[str, tuple[PartRows, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +79,7 @@ class Cached:
     Attributes:
         chat_template: to be saved with the adapter; None if the tokenizer's own was used.
         is_rebuilt: this call made the files.
+        parts: sources of each side, where there are several.
     """
 
     rows: Mapping[str, TokenRows]
@@ -67,17 +87,32 @@ class Cached:
     notes: tuple[str, ...]
     chat_template: str | None
     is_rebuilt: bool
+    parts: Mapping[str, tuple[PartRows, ...]] = field(default_factory=dict)
 
 
 class _UnusableError(Exception):
     """Why the files on disk are not to be used."""
 
 
-def content_key(files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, options: Mapping[str, object]) -> str:
-    """SHA-256 over the source bytes, the tokenizer, the options and the libraries' versions."""
+def digests_of(files: Sequence[Path]) -> dict[str, str]:
+    """SHA-256 of each file by its path."""
+    return {str(path): _file_sha256(path) for path in files}
+
+
+def content_key(
+    files: Sequence[Path],
+    tokenizer: PreTrainedTokenizerBase,
+    options: Mapping[str, object],
+    digests: Mapping[str, str] | None = None,
+) -> str:
+    """SHA-256 over the source bytes, the tokenizer, the options and the libraries' versions.
+
+    `digests` of the files, where they are known.
+    """
+    known = digests_of(files) if digests is None else digests
     digest = hashlib.sha256(f"trainmaster-data-{SCHEMA}".encode())
     for path in files:
-        digest.update(f"\0{path.name}\0{_file_sha256(path)}".encode())
+        digest.update(f"\0{path.name}\0{known[str(path)]}".encode())
     for part in (
         tokenizer.backend_tokenizer.to_str(),
         json.dumps(tokenizer.chat_template, sort_keys=True),
@@ -89,7 +124,13 @@ def content_key(files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, optio
     return digest.hexdigest()
 
 
-def prepare_once(folder: Path, key: str, build: Callable[[], Built], tell: Callable[[str], None]) -> Cached:
+def prepare_once(
+    folder: Path,
+    key: str,
+    build: Callable[[], Built],
+    tell: Callable[[str], None],
+    digests: Mapping[str, str] | None = None,
+) -> Cached:
     """The rows of `key`: from `folder` if they are there and intact, else built.
 
     A file lock lets one process of a host build while the others wait, then map its files. Hosts
@@ -101,23 +142,19 @@ def prepare_once(folder: Path, key: str, build: Callable[[], Built], tell: Calla
         key: from `content_key`.
         build: makes the rows; called by one process only.
         tell: takes messages for the user: waiting, or why the rows are made again.
+        digests: of the source files by path, to name those that have changed.
     """
+    digests = {} if digests is None else digests
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock", tell):
         try:
-            return _load(folder, key)
+            return _load(folder, key, digests)
         except _UnusableError as reason:
             if (folder / "manifest.json").exists():
                 tell(f"the token cache in {folder} is made again: {reason}")
-        _save(folder, key, build())
-        cached = _load(folder, key)
-    return Cached(
-        rows=cached.rows,
-        stats=cached.stats,
-        notes=cached.notes,
-        chat_template=cached.chat_template,
-        is_rebuilt=True,
-    )
+        _save(folder, key, build(), digests)
+        cached = _load(folder, key, digests)
+    return replace(cached, is_rebuilt=True)
 
 
 @contextmanager
@@ -140,7 +177,7 @@ def _locked(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
         yield  # closing the file frees the lock
 
 
-def _save(folder: Path, key: str, built: Built) -> None:
+def _save(folder: Path, key: str, built: Built, digests: Mapping[str, str]) -> None:
     suffix = f".{socket.gethostname()}.{os.getpid()}.tmp"
     files = {}
     for side, content in built.sides.items():
@@ -156,6 +193,8 @@ def _save(folder: Path, key: str, built: Built) -> None:
         "stats": stats,
         "notes": list(built.notes),
         "chat_template": built.chat_template,
+        "parts": {side: [asdict(part) for part in parts] for side, parts in built.parts.items()},
+        "sources": dict(digests),
     }
     for name, value in (("stats.json", stats), ("manifest.json", manifest)):
         temporary = folder / f"{name}{suffix}"
@@ -163,11 +202,10 @@ def _save(folder: Path, key: str, built: Built) -> None:
         temporary.replace(folder / name)
 
 
-def _load(folder: Path, key: str) -> Cached:
+def _load(folder: Path, key: str, digests: Mapping[str, str]) -> Cached:
     manifest = _manifest(folder)
     if manifest.get("schema") != SCHEMA or manifest.get("key") != key:
-        reason = "the data, the tokenizer or an option has changed"
-        raise _UnusableError(reason)
+        raise _UnusableError(_changes(manifest.get("sources"), digests))
     try:
         rows = {side: _side(folder, side, entry) for side, entry in manifest["files"].items()}
         return Cached(
@@ -176,9 +214,21 @@ def _load(folder: Path, key: str) -> Cached:
             notes=tuple(manifest["notes"]),
             chat_template=manifest["chat_template"],
             is_rebuilt=False,
+            parts={
+                side: tuple(PartRows(**part) for part in parts) for side, parts in manifest.get("parts", {}).items()
+            },
         )
     except (KeyError, TypeError, AttributeError, OSError, pa.ArrowException) as error:
         raise _UnusableError(str(error)) from error
+
+
+def _changes(before: object, digests: Mapping[str, str]) -> str:
+    """Name the files that are not what they were; others may have come or gone."""
+    known = before if isinstance(before, dict) else {}
+    changed = [path for path, sha in digests.items() if path in known and known[path] != sha]
+    if changed:
+        return f"{', '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed"
+    return "the data, the tokenizer or an option has changed"
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def gather_rows(paths: tuple[Path, ...], collector: Collector) -> tuple[Row, ...
         before = len(rows), collector.num_errors
         rows.extend(iter_rows(path, collector))
         if (len(rows), collector.num_errors) == before:
-            collector.add(_no_rows(path))
+            collector.add(no_rows(path))
     return tuple(rows)
 
 
@@ -83,7 +83,7 @@ def _open(path: Path) -> BinaryIO:
 def _kind(path: Path, head: bytes) -> str:
     """The format: ".csv", ".tsv", "parquet", "document" (one JSON value) or "lines" (JSONL)."""
     if not head.strip():
-        raise _no_rows(path)
+        raise no_rows(path)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise _file_error(path, "the text is UTF-16", "Save the file as UTF-8.")
     suffix = data_suffix(path)
@@ -186,7 +186,8 @@ def _name(value: object) -> str:
     return names.get(type(value), "a number" if isinstance(value, int | float) else "an object")
 
 
-def _no_rows(path: Path) -> DataError:
+def no_rows(path: Path) -> DataError:
+    """The problem of a file without any row."""
     return _file_error(path, "the file has no rows", "Give a file with at least one training row.")
 
 

@@ -57,19 +57,21 @@ def locate(path: Path, key: str = "data") -> Located:
     raise DataError(path=path, line=None, problem=problem, remedy=_missing_remedy(path, key))
 
 
-def locate_sides(path: Path, eval_path: Path | None) -> Located:
+def locate_sides(path: Path, eval_path: Path | None, key: str = "data") -> Located:
     """The files of both sides; a separate eval path wins over a directory's own eval files.
+
+    `key` of the configuration is `data`, or an entry of `data.sources`.
 
     Raises:
         UserError: what is wrong with the two paths, together.
     """
     problems: list[Problem] = []
     sides: list[Located] = []
-    for key, side in (("data", path), ("data.eval_path", eval_path)):
+    for name, side in ((key if key == "data" else f"{key}.path", path), (f"{key}.eval_path", eval_path)):
         if side is None:
             continue
         try:
-            sides.append(locate(side, key))
+            sides.append(locate(side, name))
         except UserError as error:
             problems.extend(error.problems)
     if problems:
@@ -100,7 +102,7 @@ def _locate_in_directory(path: Path, key: str) -> Located:
     evals = next((found for kind in _EVAL if (found := tuple(p for p in files if kind.match(_stem(p))))), ())
     if not train and len(files) == 1 and not evals:
         train = (files[0],)
-    if key == "data.eval_path" and evals:
+    if key.endswith(".eval_path") and evals:
         return Located(train_files=(), eval_files=evals)
     if train:
         return Located(train_files=train, eval_files=evals)

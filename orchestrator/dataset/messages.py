@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from orchestrator.evaluation.checks import Checks
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -53,6 +55,7 @@ class Sample:
         num_prompt_messages: the first messages never carry loss, whatever their role.
         is_plain: a prompt and a completion to be joined as they are, without a chat template.
         tools: tool descriptions for the chat template.
+        checks: what an answer to it must and must not hold, for evaluations.
     """
 
     path: Path
@@ -62,6 +65,7 @@ class Sample:
     num_prompt_messages: int = 0
     is_plain: bool = False
     tools: tuple[object, ...] = ()
+    checks: Checks = field(default_factory=Checks)
 
     @property
     def num_chars(self) -> int:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.dataset.batching import pack
-from orchestrator.dataset.cache import Built, Cached, Side, content_key, prepare_once
+from orchestrator.dataset.batching import pack_windows
+from orchestrator.dataset.cache import Built, Cached, PartRows, Side, content_key, digests_of, prepare_once
 from orchestrator.dataset.disk import reading
-from orchestrator.dataset.locate import locate_sides
-from orchestrator.dataset.samples import DataSource, load_samples
+from orchestrator.dataset.errors import Collector, DataError, DataErrors
+from orchestrator.dataset.joined import Joined
+from orchestrator.dataset.samples import DataSource, SourceRows, load_samples, located_all
+from orchestrator.dataset.source import DataSpec, spec_of
+from orchestrator.dataset.spool import Spool
 from orchestrator.dataset.stats import summarise
 from orchestrator.dataset.tokenise import Tokenised, check_tokenizer, tokenise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from transformers import PreTrainedTokenizerBase
+
+    from orchestrator.dataset.examples import Example
+    from orchestrator.dataset.locate import Located
+
+# What a source says of its place in an epoch and in messages: no token depends on it.
+_OF_THE_ORDER = ("name", "weight", "share", "key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,59 +45,132 @@ class TokenOptions:
 
 
 def prepare(
-    source: DataSource,
+    data: DataSource | DataSpec,
     tokenizer: PreTrainedTokenizerBase,
     options: TokenOptions,
     folder: Path,
     tell: Callable[[str], None],
 ) -> Cached:
-    """Token rows of a data source, made once per host and memory-mapped.
+    """Token rows of the data, made once per host and memory-mapped.
 
     Raises:
         UserError: what is wrong with the data or the tokenizer.
     """
     check_tokenizer(tokenizer)
-    files = locate_sides(source.path, source.eval_path)
-    asked = asdict(options) | asdict(source)
-    # Where the files are does not matter, only their bytes and which side they are for.
-    asked |= {"path": len(files.train_files), "eval_path": len(files.eval_files)}
+    spec = spec_of(data)
+    located = located_all(spec.sources)
+    files = tuple(path for found in located for path in found.train_files + found.eval_files)
     with reading(folder):
-        key = content_key(files.train_files + files.eval_files, tokenizer, asked)
-        return prepare_once(folder, key, lambda: build(source, tokenizer, options), tell)
+        digests = digests_of(files)
+        key = content_key(files, tokenizer, _asked(spec, located, options), digests)
+        return prepare_once(folder, key, lambda: build(spec, tokenizer, options, folder), tell, digests)
 
 
-def build(source: DataSource, tokenizer: PreTrainedTokenizerBase, options: TokenOptions) -> Built:
-    """Read, tokenise and pack, without the cache."""
-    samples = load_samples(source)
-    sides, notes = {}, list(samples.notes)
-    template = None
-    for name, chosen in (("train", samples.train), ("eval", samples.eval)):
-        if not chosen:
-            continue
-        made = tokenise(
-            chosen,
-            tokenizer,
-            seq_len=options.seq_len,
-            assistant_only=options.assistant_only,
-        )
-        sides[name] = _side(made, options.seq_len, is_packed=options.packing and name == "train")
-        notes += [note for note in made.notes if note not in notes]
-        notes += _loss_notes(name, made, options.seq_len)
-        if made.chat and made.chat.is_new:
-            template = made.chat.template
-    return Built(sides=sides, notes=tuple(notes), chat_template=template)
+def _asked(spec: DataSpec, located: Sequence[Located], options: TokenOptions) -> dict[str, Any]:
+    """What the rows depend on besides bytes: where files are does not matter, only how many are for which side."""
+    sources = []
+    for source, files in zip(spec.sources, located, strict=True):
+        one = {key: value for key, value in asdict(source).items() if key not in _OF_THE_ORDER}
+        sources.append(one | {"path": len(files.train_files), "eval_path": len(files.eval_files)})
+    if not spec.is_mixture and not spec.deduplicate:
+        return asdict(options) | sources[0]
+    more = {"deduplicate": spec.deduplicate, "max_eval_rows": spec.max_eval_rows}
+    return asdict(options) | {"sources": sources} | more
 
 
-def _side(made: Tokenised, seq_len: int, *, is_packed: bool) -> Side:
-    rows = pack(made.examples, seq_len) if is_packed else made.examples
-    stats = summarise(made.examples, len(rows), made.num_truncated, made.num_dropped)
-    return Side(examples=rows, stats=stats)
+def build(
+    data: DataSource | DataSpec, tokenizer: PreTrainedTokenizerBase, options: TokenOptions, folder: Path | None = None
+) -> Built:
+    """Read, tokenise and pack, without the cache; rows that are many wait in files in `folder`."""
+    spec = spec_of(data)
+    samples = load_samples(spec)
+    notes = list(samples.notes)
+    made: dict[str, list[_Made]] = {}
+    collector = Collector()
+    for name in ("train", "eval"):
+        for at, part in enumerate(samples.parts):
+            if chosen := (part.train if name == "train" else part.eval):
+                try:
+                    one = _tokenised(chosen, tokenizer, options, _scratch(folder, f"{name}-{at}"))
+                except (DataError, DataErrors) as error:
+                    collector.extend(error) if isinstance(error, DataErrors) else collector.add(error)
+                    continue
+                packs = options.packing and name == "train"
+                rows = _packed(one, options.seq_len, _scratch(folder, f"{name}-{at}-packed")) if packs else one.examples
+                made.setdefault(name, []).append(_Made(part=part, tokenised=one, rows=rows))
+    collector.raise_if_any()
+    for name, parts in made.items():
+        ones = [each.tokenised for each in parts]
+        notes += [note for one in ones for note in one.notes if note not in notes]
+        notes += _loss_notes(name, ones, options.seq_len)
+    formats = [one.tokenised.chat for parts in made.values() for one in parts if one.tokenised.chat]
+    return Built(
+        sides={name: _side(parts) for name, parts in made.items()},
+        notes=tuple(dict.fromkeys(notes)),
+        chat_template=next((chat.template for chat in formats if chat.is_new), None),
+        parts={name: tuple(map(_part_rows, parts)) for name, parts in made.items()} if spec.is_mixture else {},
+    )
 
 
-def _loss_notes(name: str, made: Tokenised, seq_len: int) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """One side of a source: its documents, and the rows made of them."""
+
+    part: SourceRows
+    tokenised: Tokenised
+    rows: Sequence[Example]
+
+
+def _scratch(folder: Path | None, name: str) -> Path | None:
+    return None if folder is None else folder / f"{name}.scratch"
+
+
+def _tokenised(
+    samples: Any,  # noqa: ANN401 - a sequence of samples
+    tokenizer: PreTrainedTokenizerBase,
+    options: TokenOptions,
+    scratch: Path | None,
+) -> Tokenised:
+    return tokenise(
+        samples,
+        tokenizer,
+        seq_len=options.seq_len,
+        assistant_only=options.assistant_only,
+        spool=Spool(scratch),
+    )
+
+
+def _packed(made: Tokenised, seq_len: int, scratch: Path | None) -> Sequence[Example]:
+    spool = Spool(scratch)
+    for row in pack_windows(made.examples, seq_len):
+        spool.append(row)
+    return spool.rows()
+
+
+def _side(parts: Sequence[_Made]) -> Side:
+    rows, documents = (Joined([each.rows for each in parts]), Joined([each.tokenised.examples for each in parts]))
+    truncated, dropped, lost = (
+        sum(getattr(each.tokenised, name) for each in parts) for name in ("num_truncated", "num_dropped", "labels_lost")
+    )
+    return Side(examples=rows, stats=summarise(documents, len(rows), truncated, dropped, lost))
+
+
+def _part_rows(made: _Made) -> PartRows:
+    stats = summarise(made.tokenised.examples, len(made.rows), 0, 0)
+    return PartRows(
+        name=made.part.name,
+        rows=len(made.rows),
+        documents=stats.rows,
+        tokens=stats.tokens,
+        label_tokens=stats.label_tokens,
+    )
+
+
+def _loss_notes(name: str, ones: Sequence[Tokenised], seq_len: int) -> list[str]:
     notes = []
-    if made.num_truncated:
-        notes.append(f"{made.num_truncated} {name} rows were cut at data.seq_len={seq_len} tokens")
-    if made.num_dropped:
-        notes.append(f"{made.num_dropped} {name} rows were dropped: nothing to learn in {seq_len} tokens")
+    truncated, dropped = sum(one.num_truncated for one in ones), sum(one.num_dropped for one in ones)
+    if truncated:
+        notes.append(f"{truncated} {name} rows were cut at data.seq_len={seq_len} tokens")
+    if dropped:
+        notes.append(f"{dropped} {name} rows were dropped: nothing to learn in {seq_len} tokens")
     return notes

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.dataset.errors import Collector, DataError
 from orchestrator.dataset.messages import Message, Sample, Shape
 from orchestrator.dataset.turns import chat_turns, sharegpt_turns, text_of
+from orchestrator.evaluation.checks import CheckError, Checks, checks_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,7 +113,20 @@ def to_sample(row: Row, shape: Shape) -> Sample:
         num_prompt_messages=len(prompt),
         is_plain=is_plain,
         tools=tuple(tools) if isinstance(tools, list) else (),
+        checks=row_checks(row),
     )
+
+
+def row_checks(row: Row) -> Checks:
+    """What an answer to the row must and must not hold.
+
+    Raises:
+        DataError: they cannot be used.
+    """
+    try:
+        return checks_of(row.fields)
+    except CheckError as error:
+        raise row.error(str(error), "Correct it, or remove the key.") from error
 
 
 def _alpaca(row: Row) -> tuple[tuple[Message, ...], tuple[Message, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from orchestrator.dataset.errors import DataError
@@ -36,13 +37,22 @@ def split_rows(
     Raises:
         DataError: neither or both are given, or one side would be empty.
     """
+    chosen = held_out(num_rows, path=path, seed=seed, fraction=fraction, count=count)
+    out = frozenset(chosen)
+    return Split(train=tuple(i for i in range(num_rows) if i not in out), eval=chosen)
+
+
+def held_out(
+    num_rows: int,
+    *,
+    path: Path,
+    seed: int,
+    fraction: float | None = None,
+    count: int | None = None,
+) -> tuple[int, ...]:
+    """The eval side of `split_rows`, in memory that grows with it alone; raises likewise."""
     num_eval = _num_eval(num_rows, path, fraction, count)
-    ranked = sorted(range(num_rows), key=lambda index: _rank(seed, index))
-    held_out = frozenset(ranked[:num_eval])
-    return Split(
-        train=tuple(i for i in range(num_rows) if i not in held_out),
-        eval=tuple(sorted(held_out)),
-    )
+    return tuple(sorted(nsmallest(num_eval, range(num_rows), key=lambda index: _rank(seed, index))))
 
 
 def _num_eval(num_rows: int, path: Path, fraction: float | None, count: int | None) -> int:

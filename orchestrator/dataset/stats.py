@@ -25,6 +25,7 @@ class Stats:
         length_p50: half of the documents are at most this long; p90 and p99 alike.
         truncated: rows cut at seq_len.
         dropped: rows without a token to learn.
+        labels_lost: tokens with loss that were cut off.
     """
 
     rows: int
@@ -38,11 +39,14 @@ class Stats:
     length_p99: int
     truncated: int
     dropped: int
+    labels_lost: int = 0
 
 
-def summarise(documents: Sequence[Example], num_packed_rows: int, num_truncated: int, num_dropped: int) -> Stats:
+def summarise(
+    documents: Sequence[Example], num_packed_rows: int, num_truncated: int, num_dropped: int, labels_lost: int = 0
+) -> Stats:
     """Statistics of at least one document."""
-    lengths = np.array([len(document) for document in documents])
+    lengths = np.fromiter((len(document) for document in documents), dtype=np.int64, count=len(documents))
     p50, p90, p99 = np.percentile(lengths, (50, 90, 99), method="inverted_cdf")
     return Stats(
         rows=len(documents),
@@ -56,4 +60,5 @@ def summarise(documents: Sequence[Example], num_packed_rows: int, num_truncated:
         length_p99=int(p99),
         truncated=num_truncated,
         dropped=num_dropped,
+        labels_lost=labels_lost,
     )

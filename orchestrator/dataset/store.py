@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
 
@@ -41,18 +41,47 @@ def list_views(column: Any) -> list[NDArray[np.int32]]:  # noqa: ANN401 - pyarro
     return views
 
 
-def write_rows(path: Path, examples: Sequence[Example]) -> None:
+class RowWriter:
+    """Writes token rows one after the other, in batches; the caller renames the file into place."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file."""
+        self._sink = pa.OSFile(str(path), "wb")
+        self._writer = pa.ipc.new_stream(self._sink, _SCHEMA)
+        self._batch: list[Example] = []
+        self.num_rows = 0
+
+    def append(self, example: Example) -> None:
+        """Add a row."""
+        self._batch.append(example)
+        self.num_rows += 1
+        if len(self._batch) == ROWS_PER_BATCH:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._batch:
+            self._flush()
+        self._writer.close()
+        self._sink.close()
+
+    def _flush(self) -> None:
+        columns = (
+            [example.input_ids for example in self._batch],
+            [example.labels for example in self._batch],
+            [np.asarray(example.seq_lengths, dtype=np.int32) for example in self._batch],
+        )
+        arrays = [list_array(parts).cast(pa.list_(pa.int32())) for parts in columns]
+        self._writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
+        self._batch = []
+
+
+def write_rows(path: Path, examples: Iterable[Example]) -> None:
     """Write token rows; the caller renames the file into place."""
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, _SCHEMA) as writer:
-        for start in range(0, len(examples), ROWS_PER_BATCH):
-            batch = [examples[i] for i in range(start, min(start + ROWS_PER_BATCH, len(examples)))]
-            columns = (
-                [example.input_ids for example in batch],
-                [example.labels for example in batch],
-                [np.asarray(example.seq_lengths, dtype=np.int32) for example in batch],
-            )
-            arrays = [list_array(parts).cast(pa.list_(pa.int32())) for parts in columns]
-            writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
+    writer = RowWriter(path)
+    for example in examples:
+        writer.append(example)
+    writer.close()
 
 
 class TokenRows(Sequence[Example]):

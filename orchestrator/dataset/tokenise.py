@@ -9,10 +9,11 @@ from orchestrator.dataset.chat import ChatFormat, Source, adds_bos, choose_forma
 from orchestrator.dataset.errors import Collector, DataError
 from orchestrator.dataset.examples import IGNORED, Example, make_example
 from orchestrator.dataset.spans import marked_tokens, prefix_spans, prompt_chars, render
+from orchestrator.dataset.spool import Spool
 from orchestrator.errors import Problem, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
@@ -27,19 +28,21 @@ class Tokenised:
         examples: in the order of the samples, without the dropped ones.
         num_truncated: rows cut to `seq_len`, kept or dropped.
         num_dropped: rows without a token to learn within `seq_len`.
+        labels_lost: tokens with loss that were cut off.
         chat: the template used; None when every sample was a plain prompt and completion.
         notes: what the user should know.
     """
 
-    examples: tuple[Example, ...]
+    examples: Sequence[Example]
     num_truncated: int
     num_dropped: int
+    labels_lost: int = 0
     chat: ChatFormat | None
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Encoder:
+class Encoder:
     """A tokenizer with the choices made once for all rows."""
 
     tokenizer: PreTrainedTokenizerBase
@@ -97,11 +100,13 @@ def tokenise(
     *,
     seq_len: int,
     assistant_only: bool = True,
+    spool: Spool | None = None,
 ) -> Tokenised:
     """Token rows of at most `seq_len` tokens, the start kept.
 
     With `assistant_only` the loss is on assistant turns and their end-of-turn token, or on the
-    completion and EOS of a plain prompt and completion; otherwise on every token.
+    completion and EOS of a plain prompt and completion; otherwise on every token. `spool` takes the rows; without one
+    they are kept in memory.
 
     Raises:
         UserError: the tokenizer cannot be used, no row is left, or rows that the chat template
@@ -110,45 +115,56 @@ def tokenise(
     if not samples:
         return Tokenised(examples=(), num_truncated=0, num_dropped=0, chat=None, notes=())
     check_tokenizer(tokenizer)
-    has_chat = any(not sample.is_plain for sample in samples)
-    chat = choose_format(tokenizer) if has_chat else None
-    encoder = _Encoder(
-        tokenizer=tokenizer,
-        chat=chat,
-        adds_bos=adds_bos(tokenizer),
-        assistant_only=assistant_only,
-    )
-    examples, num_truncated = _encode_all(samples, encoder, seq_len)
+    encoder = encoder_of(samples, tokenizer, assistant_only=assistant_only)
+    chat = encoder.chat
+    examples, num_truncated, labels_lost = _encode_all(samples, encoder, seq_len, Spool() if spool is None else spool)
     notes = (chat.notes if chat else ()) + _stop_notes(examples, tokenizer, seq_len)
     return Tokenised(
         examples=examples,
         num_truncated=num_truncated,
         num_dropped=len(samples) - len(examples),
+        labels_lost=labels_lost,
         chat=chat,
         notes=notes,
     )
 
 
-def _encode_all(samples: Sequence[Sample], encoder: _Encoder, seq_len: int) -> tuple[tuple[Example, ...], int]:
-    """(rows with something to learn, number of rows cut)."""
+def encoder_of(samples: Iterable[Sample], tokenizer: PreTrainedTokenizerBase, *, assistant_only: bool) -> Encoder:
+    """The choices that are made once for all rows; a template only where one of them is a conversation."""
+    has_chat = any(not sample.is_plain for sample in samples)
+    return Encoder(
+        tokenizer=tokenizer,
+        chat=choose_format(tokenizer) if has_chat else None,
+        adds_bos=adds_bos(tokenizer),
+        assistant_only=assistant_only,
+    )
+
+
+def _encode_all(
+    samples: Sequence[Sample], encoder: Encoder, seq_len: int, spool: Spool
+) -> tuple[Sequence[Example], int, int]:
+    """(rows with something to learn, number of rows cut, tokens with loss that were cut off)."""
     collector = Collector()
-    examples: list[Example] = []
-    num_truncated = 0
+    num_kept, num_truncated, labels_lost = 0, 0, 0
     for sample in samples:
         try:
             ids, labels = encoder.encode(sample)
         except DataError as error:
             collector.add(error)
             continue
-        num_truncated += len(ids) > seq_len
-        ids, labels = ids[:seq_len], labels[:seq_len]
+        if len(ids) > seq_len:
+            num_truncated += 1
+            labels_lost += sum(label != IGNORED for label in labels[seq_len:])
+            ids, labels = ids[:seq_len], labels[:seq_len]
         # The first token is never predicted, so a label there alone is nothing to learn.
         if any(label != IGNORED for label in labels[1:]):
-            examples.append(make_example(ids, labels))
+            spool.append(make_example(ids, labels))
+            num_kept += 1
+    examples = spool.rows()
     collector.raise_if_any()
-    if not examples:
+    if not num_kept:
         raise _nothing_left(samples, seq_len)
-    return tuple(examples), num_truncated
+    return examples, num_truncated, labels_lost
 
 
 def _labels(ids: list[int], is_label: Sequence[bool | int]) -> list[int]:

@@ -44,23 +44,24 @@ _BNB_LIBRARY: Final = re.compile(r"libbitsandbytes_cuda(\d{2})(\d+)\.(?:so|dll)$
 
 def read_packages(environment: Mapping[str, str]) -> PackageEvidence:
     """Read versions, stated requirements, and which CUDA torch and bitsandbytes were built for."""
-    found = {name: version for name in _STACK if (version := _version(name)) is not None}
+    found = {name: version for name in _STACK if (version := version_of(name)) is not None}
     requirements = [(name, line) for name in found for line in _requires(name) if "extra ==" not in line]
     return PackageEvidence(
         versions=tuple(found.items()),
         requirements=tuple((name, line) for name, line in requirements if _names(line) in found),
-        torch_cuda=_torch_cuda(found.get("torch")),
+        torch_cuda=torch_cuda_of(found.get("torch")),
         bnb_cuda=attempt("files of bitsandbytes", _bnb_cuda),
         bnb_override=environment.get("BNB_CUDA_VERSION"),
         machine=platform.machine(),
     )
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
+    """Return the version of an installed package; None where it is absent, or its metadata damaged."""
     try:
         return importlib.metadata.version(name)
     except (importlib.metadata.PackageNotFoundError, KeyError, OSError, ValueError):
-        return None  # absent, or a folder whose metadata is damaged
+        return None
 
 
 def _requires(name: str) -> list[str]:
@@ -75,7 +76,7 @@ def _names(line: str) -> str:
     return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
 
 
-def _torch_cuda(version: str | None) -> Reading[str]:
+def torch_cuda_of(version: str | None) -> Reading[str]:
     """From the version's suffix (`+cu128`, `+cpu`), else from the text of torch/version.py (wheels of PyPI)."""
     source = "version of torch"
     if version is None:

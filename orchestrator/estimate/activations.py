@@ -12,6 +12,7 @@ from collections import Counter
 
 from orchestrator.config import Checkpointing
 from orchestrator.estimate.blocks import Block, block_of
+from orchestrator.estimate.dora import dora_saved_per_token
 from orchestrator.estimate.experts import (
     are_adapted,
     expert_layers,
@@ -54,6 +55,7 @@ def saved_bytes_per_token(setting: Setting, *, masked: bool | None = None) -> fl
         + _inputs(setting, block)
         + mlp_bytes_per_token(setting, block)
         + _rank_wide(setting)
+        + dora_saved_per_token(setting)
         + _extra(setting, masked=masked)
     )
 
@@ -130,7 +132,7 @@ def mlp_bytes_per_token(setting: Setting, block: Block) -> float:
 
 
 def _rank_wide(setting: Setting) -> float:
-    return float(setting.compute_bytes * setting.adapter.rank * len(setting.adapter.targets))
+    return setting.compute_bytes * setting.adapter.ranks_per_layer
 
 
 def _extra(setting: Setting, *, masked: bool) -> float:
@@ -192,4 +194,4 @@ def copy_bytes(setting: Setting) -> int:
 
 def _cast_bytes(setting: Setting) -> int:
     is_cast = setting.adapter_dtype == "fp32" and setting.compute_dtype != "fp32"
-    return setting.adapter.params_per_layer * setting.compute_bytes if is_cast else 0
+    return setting.adapter.adapters_per_layer * setting.compute_bytes if is_cast else 0

@@ -12,6 +12,7 @@ from orchestrator.estimate.activations import (
     saved_bytes_per_token,
 )
 from orchestrator.estimate.blocks import Block, block_of
+from orchestrator.estimate.dora import dora_backward_bytes, dora_transient_bytes
 from orchestrator.estimate.experts import backward_bytes, has_dense_mlp, has_experts, recompute_bytes, results_bytes
 from orchestrator.estimate.kept import kept
 from orchestrator.estimate.layers import Input, input_of
@@ -62,9 +63,22 @@ def layer_peak(setting: Setting, unpacked_bytes: int, *, recomputes: bool) -> Mo
         moments.append(Moment(why="the norm after the MLP runs backwards", bytes=norm))
     if setting.eager_attention:
         moments += _attention_moments(setting, block, recomputes=recomputes)
+    if setting.adapter.dora:
+        moments = _dora_moments(setting, block, moments, saved)
     copies = layer_copy_bytes(setting) if recomputes else 0
     largest = max(moments, key=lambda moment: moment.bytes)
     return Moment(why=largest.why, bytes=largest.bytes + copies)
+
+
+def _dora_moments(setting: Setting, block: Block, moments: list[Moment], saved: float) -> list[Moment]:
+    """The other moments with the gradients of wide results, and the norms of a weight in a pass forward."""
+    more = dora_backward_bytes(setting)
+    held = saved + 3 * output_bytes(setting, block) * setting.model.hidden if saved else 0.0
+    normed = setting.peak_tokens * held + dora_transient_bytes(setting)
+    return [
+        *(Moment(why=moment.why, bytes=moment.bytes + more) for moment in moments),
+        Moment(why="the norms of a DoRA module are taken", bytes=normed),
+    ]
 
 
 def _last_share(setting: Setting) -> float:

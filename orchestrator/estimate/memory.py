@@ -16,6 +16,7 @@ from orchestrator.estimate.activations import (
 )
 from orchestrator.estimate.backward import layer_peak
 from orchestrator.estimate.blocks import block_of
+from orchestrator.estimate.generation import generation_term
 from orchestrator.estimate.host_memory import PINNED, host_terms, load_conversion_bytes
 from orchestrator.estimate.kept import LINKS, kept
 from orchestrator.estimate.masks import mask_buffer_bytes, mask_bytes_per_token
@@ -137,8 +138,12 @@ def _in_training(setting: Setting, terms: tuple[Term, ...], kept_bytes: int) -> 
     if not _appear_late(setting):
         return terms
     why = "beyond the activations that are gone by the time all gradients exist"
+    # Those of a head that is trained whole come first of all, and stay.
+    whole = setting.adapter.saved_params * setting.adapter_bytes
     return tuple(
-        replace(term, bytes=max(0, term.bytes - kept_bytes), why=why) if term.name == "gradients" else term
+        replace(term, bytes=whole + max(0, term.bytes - whole - kept_bytes), why=why)
+        if term.name == "gradients"
+        else term
         for term in terms
     )
 
@@ -167,7 +172,18 @@ def _training_terms(setting: Setting, kept_bytes: int) -> tuple[Term, ...]:
     whole = Term(name=_ACTIVATIONS, bytes=kept_bytes, why=f"{tokens:,} tokens x {model.layers} layers, {mode}")
     # These three peaks follow one another, so the largest counts, not the sum.
     peaks = (_head_term(setting), _layer_term(setting, kept_bytes), _step_term(setting, whole))
-    return (whole, max(peaks, key=lambda t: t.bytes))
+    peak = max(peaks, key=lambda t: t.bytes)
+    return (whole, peak, generation_term(setting, kept_bytes, peak.bytes), *_saved_module_terms(setting))
+
+
+def _saved_module_terms(setting: Setting) -> tuple[Term, ...]:
+    """A new gradient of a module that is trained whole is there in fp32 before it is added to the one so far."""
+    saved = setting.adapter.saved
+    if not saved:
+        return ()
+    largest = _FP32 * max(max(module.elements) for module in saved)
+    why = "the newest gradient of the largest of the modules that are trained whole, in fp32"
+    return (Term(name="saved_module_gradient", bytes=largest, why=why),)
 
 
 def _head_term(setting: Setting) -> Term:

@@ -207,6 +207,18 @@ class Sparse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """Answers that evaluations make on a rank at a time.
+
+    `rows` None: as many as a training pass has. `prompt_tokens` of the longest question, `new_tokens` of an answer.
+    """
+
+    rows: int | None
+    prompt_tokens: int
+    new_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """Everything that memory and time depend on, for one rank.
 
@@ -232,6 +244,7 @@ class Setting:
         flash_attention: FlashAttention 2 runs, which needs no mask and skips what a window hides.
         sparse: gradients of ddp travel so; None for dense ones.
         streamed: this rank's part of the layers when `engine` is streamed.
+        generation: answers that evaluations make; None where they make none.
         recomputed_layers: how many layers, from the first on, `checkpointing` is for; None for all (`recomputed`).
     """
 
@@ -273,6 +286,7 @@ class Setting:
     sparse: Sparse | None = None
     recomputed_layers: int | None = None
     streamed: StreamedShare | None = None
+    generation: Generation | None = None
 
     @property
     def constants(self) -> Stack:

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from orchestrator.config import Checkpointing, Quant
 from orchestrator.estimate import calibration_time as ct
+from orchestrator.estimate.dora import dora_work
 from orchestrator.estimate.kept import LINKS, kept
 from orchestrator.estimate.masks import masked_layers
 from orchestrator.estimate.recomputed import recomputed_share
@@ -88,6 +89,20 @@ def compute_parts(setting: Setting, practice: Practice) -> tuple[Part, ...]:
         _dequantise(setting, practice),
         _head(setting, practice, rates),
         _experts(setting, practice),
+        *_dora(setting, practice, rates),
+    )
+
+
+def _dora(setting: Setting, practice: Practice, rates: Rates) -> tuple[Part, ...]:
+    """What DoRA adds to the pass forward and to its recomputation."""
+    work = dora_work(setting)
+    if work is None:
+        return ()
+    unpacked = 0.0 if setting.quant is Quant.none else work.weights / unpacked_per_second(setting, practice)
+    forward = work.flops / rates.products + work.moved / rates.memory + unpacked
+    why = f"{work.weights / 1e9:.3g} billion weights normed again, {work.moved / 1e9:.3g} GB through memory"
+    return (
+        Part(name="dora", forward_seconds=forward, backward_seconds=forward * recomputed_share(setting), why=why),
     )
 
 

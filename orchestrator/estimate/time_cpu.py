@@ -6,6 +6,7 @@ from orchestrator.config import Engine, Quant
 from orchestrator.estimate import calibration as c
 from orchestrator.estimate import zero3
 from orchestrator.estimate.activations import saved_bytes_per_token
+from orchestrator.estimate.dora import dora_work
 from orchestrator.estimate.recomputed import recomputed_layers, recomputed_share
 from orchestrator.estimate.setting import FOUR_BIT, MODULES_OF_A_LAYER, Setting
 from orchestrator.estimate.time_flops import flops_per_token, passes_of
@@ -19,6 +20,7 @@ def cpu_terms(setting: Setting) -> tuple[TimeTerm, ...]:
         _elementwise(setting),
         _dequantise(setting),
         _overhead(setting),
+        *_dora(setting),
         _optimizer(setting),
     )
 
@@ -67,6 +69,21 @@ def _dequantise(setting: Setting) -> TimeTerm:
     why = f"every weight unpacked {passes:.3g} times per micro-step, {setting.accumulation} micro-steps, "
     why += f"{rate / 1e9:.3g} billion a second ({source})"
     return TimeTerm(name="dequantise", seconds=weights / rate, why=why)
+
+
+def _dora(setting: Setting) -> tuple[TimeTerm, ...]:
+    """Norms of every adapted weight, in each pass forward."""
+    work = dora_work(setting)
+    if work is None:
+        return ()
+    machine = setting.machine
+    passes = setting.accumulation * (1 + recomputed_share(setting))
+    seconds = work.flops / (machine.flops_per_second * c.GEMM_EFFICIENCY_CPU.value)
+    seconds += work.moved / machine.memory_bytes_per_second
+    if setting.quant is not Quant.none:
+        seconds += work.weights / (c.DEQUANTISE_WEIGHTS_PER_CORE.value * machine.cores)
+    why = f"{work.weights / 1e9:.3g} billion weights unpacked and normed again in each pass forward"
+    return (TimeTerm(name="dora", seconds=seconds * passes, why=why),)
 
 
 def _overhead(setting: Setting) -> TimeTerm:

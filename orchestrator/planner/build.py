@@ -13,12 +13,14 @@ from orchestrator.config_codec import dump_config
 from orchestrator.errors import NothingFits, Problem
 from orchestrator.planner.compress_choice import compression_of, offer_of, with_warmup
 from orchestrator.planner.cut_lines import cut_lines
+from orchestrator.planner.data_report import data_report
 from orchestrator.planner.dtypes import Arithmetic, choose_precision
 from orchestrator.planner.evaluate import Job, Point, setting_of
 from orchestrator.planner.layers import layer_trades
 from orchestrator.planner.measured import CalibrationUse, rates_used
 from orchestrator.planner.plan import Choice, Plan, Rejection, Workload
 from orchestrator.planner.points import derivation_of
+from orchestrator.planner.rank_choice import choose_rank
 from orchestrator.planner.rates import cores_of, host_share_bytes
 from orchestrator.planner.reasons import reasons_for
 from orchestrator.planner.solve import Asked, Solution, solve
@@ -61,7 +63,14 @@ def make_plan(
     asked = Asked(
         config=config, topology=topology, model=model, data=data, calibration=known.calibration, counts=counts
     )
-    solution = solve(asked)
+    if config.adapter.rank is None:
+        settled = choose_rank(asked)
+        plan = _planned(settled.asked, settled.solution, run_id, known)
+        return replace(plan, reasons=(*plan.reasons, settled.why))
+    return _planned(asked, solve(asked), run_id, known)
+
+
+def _planned(asked: Asked, solution: Solution, run_id: str, known: Chosen) -> Plan:
     if solution.found.best is None:
         raise _nothing_fits(asked, solution)
     return plan_of_solution(asked, solution, run_id, known)
@@ -100,6 +109,7 @@ def plan_of_solution(asked: Asked, solution: Solution, run_id: str, known: Chose
         knobs=derivation_of(job, found.best),
         calibration=_use_of(known, job, found.best),
         setbacks=asked.setbacks,
+        data=data_report(job, found.best, data),
     )
 
 

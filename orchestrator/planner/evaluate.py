@@ -9,7 +9,7 @@ from orchestrator.config import Attention, Checkpointing, Engine, RunConfig
 from orchestrator.estimate import base
 from orchestrator.estimate.masks import EAGER_BY_DEFAULT
 from orchestrator.estimate.memory import estimate_memory
-from orchestrator.estimate.setting import Machine, Setting, Zero3Knobs
+from orchestrator.estimate.setting import Generation, Machine, Setting, Zero3Knobs
 from orchestrator.estimate.time import estimate_time
 from orchestrator.estimate.values import Memory, StepTime, Term
 from orchestrator.planner.compress_costs import Offer
@@ -113,10 +113,18 @@ def setting_of(job: Job, point: Point, at: int) -> Setting:
         sparse=None if point.sparse is None else point.sparse.cost,
         zero3=point.zero3,
         streamed=None if point.streaming is None else point.streaming.classes[at],
+        generation=_generation(job),
         machine=machine,
         stack=config.stack.value,
         counted=counted_stack(place.world.calibration, config.stack.value),
     )
+
+
+def _generation(job: Job) -> Generation | None:
+    wanted = job.config.eval
+    if not wanted.generates:
+        return None
+    return Generation(rows=wanted.batch, prompt_tokens=job.seq_len, new_tokens=wanted.max_new_tokens)
 
 
 def allocator_of(config: RunConfig, world: World) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.estimate.values import PhaseMemory, Term
+from orchestrator.planner.explain_data import data_text
 from orchestrator.planner.explain_tables import derivations, ranking, rates, rejections, trades, tree
 from orchestrator.planner.plan import Plan
 from topology.units import GIB, format_bytes, format_seconds
@@ -14,6 +15,7 @@ def explain(plan: Plan) -> str:
     """Return the plan in words and tables: machine, model, choice and why, ranking, rejections, memory."""
     blocks = [
         _head(plan),
+        *([data_text(plan.data)] if plan.data else []),
         "\n".join([f"Chosen: {plan.chosen.strategy.label}", *(f"  {reason}" for reason in reasons_of(plan))]),
         ranking(plan),
         *([rejections(plan)] if plan.rejected else []),

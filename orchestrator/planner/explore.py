@@ -20,7 +20,15 @@ from orchestrator.planner.fits import Fit, Misfit
 from orchestrator.planner.points import bare_layer_seconds, label_of, places_of, points_of, with_knobs
 from orchestrator.planner.strategy import options_label
 from orchestrator.planner.variants import OPTIMIZER_HANDICAP
-from orchestrator.planner.ways import Residency, Way, conflict_of, handicap_of, nearer_residencies, ways_for
+from orchestrator.planner.ways import (
+    Residency,
+    Way,
+    adapter_conflict,
+    conflict_of,
+    handicap_of,
+    nearer_residencies,
+    ways_for,
+)
 from orchestrator.planner.world import World
 
 ALL_TIMED = 16
@@ -132,8 +140,10 @@ class Explorer:
             tried = [x for x in places if way.residency is None or not self._is_behind(x)]
             if not tried:
                 break
-            conflict = conflict_of(self.job.config, world, way, places[0].precision) or self._sparse_conflict(
-                places[0], way
+            conflict = (
+                conflict_of(self.job.config, world, way, places[0].precision)
+                or adapter_conflict(self.job.model, self.job.adapter, way.engine)
+                or self._sparse_conflict(places[0], way)
             )
             if conflict is not None:
                 self._conflict(world, way, conflict)

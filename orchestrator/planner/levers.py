@@ -86,8 +86,8 @@ def levers_of(state: State) -> Iterator[Lever]:
     if point.place.world.is_gpu:  # on a CPU device and host are one memory
         yield from _places(point.way)
     yield from _micro(state)
-    if config.adapter.rank > 1:
-        rank = config.adapter.rank // 2
+    if config.adapter.settled_rank > 1:
+        rank = config.adapter.settled_rank // 2
         yield Lever(name="smaller adapter", setting=f"adapter.rank={rank}", apply=partial(_with_rank, rank))
     if config.optimizer.name is Optimizer.adamw and point.place.world.is_gpu and point.way.engine is not Engine.zero3:
         yield Lever(name="moments in 8 bits", setting="optimizer=adamw_8bit", apply=_with_small_moments)

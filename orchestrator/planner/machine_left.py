@@ -11,6 +11,7 @@ from orchestrator.config_codec import parse_config
 from orchestrator.errors import NothingFits, Problem
 from orchestrator.planner.opened import with_opened
 from orchestrator.planner.setbacks import Setbacks, SlowLink, device_of
+from orchestrator.planner.smaller_ranks import with_rank
 from topology.model import DeviceKind, Host, Link, Topology
 
 _RANK_LISTS = ("shards", "budgets_gib", "speeds")
@@ -166,6 +167,8 @@ def config_left(
     )
     if setbacks.cut_tokens:
         config = replace(config, data=replace(config.data, seq_len=setbacks.cut_tokens))
+    if setbacks.rank:
+        config = replace(config, adapter=with_rank(config.adapter, setbacks.rank))
     if len(named) == len(topology.hosts) and len(left.hosts) < len(named):
         names = {host.name for host in left.hosts}
         hosts = tuple(name for name, host in zip(named, topology.hosts, strict=True) if host.name in names)

@@ -13,6 +13,7 @@ from orchestrator.config_codec import parse_config
 from orchestrator.errors import Problem, UserError
 from orchestrator.estimate.values import Estimate
 from orchestrator.planner.codec import ADDED, MalformedError, decode, encode
+from orchestrator.planner.data_report import DataReport
 from orchestrator.planner.knobs import Knob
 from orchestrator.planner.measured import CalibrationUse
 from orchestrator.planner.setbacks import Setbacks
@@ -137,6 +138,7 @@ class Plan:
         knobs: settings of the chosen engine, each with its derivation.
         calibration: what was measured of what the estimates stand on; None where all of it is from tables.
         setbacks: what the run had met when this was planned; None for the first plan of a run.
+        data: lengths of the rows and what they cost, sources, duplicates; None where the rows were not at hand.
     """
 
     schema: int = SCHEMA
@@ -161,6 +163,7 @@ class Plan:
     knobs: tuple[Knob, ...] = ()
     calibration: CalibrationUse | None = None
     setbacks: Setbacks | None = field(default=None, metadata=ADDED)
+    data: DataReport | None = field(default=None, metadata=ADDED)
 
     def __post_init__(self) -> None:
         """Refuse a choice that is not the best of those that fit."""

@@ -12,7 +12,11 @@ from topology.units import format_bytes
 
 def changes_between(before: Plan, after: Plan) -> tuple[str, ...]:
     """Say what differs, one thing each, what weighs most first; empty where nothing of note does."""
-    return tuple(_changes(before.chosen.strategy, after.chosen.strategy))
+    old, new = before.run_config.adapter.rank, after.run_config.adapter.rank
+    found = tuple(_changes(before.chosen.strategy, after.chosen.strategy))
+    if old is None or new is None or new >= old:
+        return found
+    return (f"adapters in rank {new}, not {old} (lossy: what is learnt is cut down to it)", *found)
 
 
 def _changes(old: Strategy, new: Strategy) -> Iterator[str]:

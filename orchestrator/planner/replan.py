@@ -6,8 +6,8 @@ adapters, base and arithmetic, so that the checkpoint fits whatever comes out. W
 
 Memory that ran out: the prediction was too low by a factor that nobody knows. So the next plan must be predicted to
 need less, in the phase that failed and on such devices: a tenth less, or as much less as the rank's own numbers say.
-Settings that the user has fixed are left to the planner one by one, then less of a saving is accepted, and the longest
-rows are cut only where the user allows it.
+Settings that the user has fixed are left to the planner one by one, then less of a saving is accepted. Only where the
+user allows it, adapters go on in a smaller rank after that, and last of all the longest rows are cut.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from orchestrator.planner.opened import openings
 from orchestrator.planner.plan import Plan
 from orchestrator.planner.plan_changes import changes_between
 from orchestrator.planner.setbacks import Ceiling, Setbacks, SlowLink, SlowSlot, slots_of
+from orchestrator.planner.smaller_ranks import smaller_ranks
 from orchestrator.planner.solve import Asked, Solution, solve
 from orchestrator.workload.batch import DataStats
 from orchestrator.workload.model import ModelShape
@@ -186,6 +187,10 @@ def _attempts(
         for opened in sets:
             label = f"at most {factor:.0%} of the memory{''.join(f', {name}' for name in opened)}"
             yield label, replace(limited, opened=opened)
+    for rank in smaller_ranks(plan.run_config.adapter):
+        for factor in factors_for(event):
+            limited = replace(before, ceilings=lowered(before.ceilings, ceilings_of[factor]), opened=sets[-1])
+            yield f"at most {factor:.0%} of the memory, adapter.rank={rank}", replace(limited, rank=rank)
     if not config.recovery.allow_lossy:
         return
     tightest = replace(before, ceilings=lowered(before.ceilings, ceilings_of[factors_for(event)[0]]), opened=sets[-1])

@@ -68,6 +68,7 @@ class Setbacks:
         opened: settings of the user that were left to the planner, so that something fits.
         whole_tokens, cut_tokens: at which the rows were cut in the first plan, and are now cut, where that differs;
             0 elsewhere.
+        rank: of all adapters at most, as the last resort where memory ran out; 0 for what the user asked for.
     """
 
     config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -80,6 +81,7 @@ class Setbacks:
     opened: tuple[str, ...] = ()
     whole_tokens: int = 0
     cut_tokens: int = 0
+    rank: int = 0
 
     def speed_of(self, slot: str) -> float:
         """Share of its planned speed; 1 for a place that nobody complained of."""

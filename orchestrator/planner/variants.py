@@ -16,8 +16,8 @@ from orchestrator.planner.evaluate import Job
 from orchestrator.workload.adapter import AdapterShape, adapter_shape
 from orchestrator.workload.batch import BatchShape, DataStats, batch_shape
 from orchestrator.workload.model import ModelShape
+from orchestrator.workload.row_facts import sequence_length
 
-_USUAL_LENGTH = 2048  # tokens a row is cut at unless the user or the model says otherwise
 _SPREAD = 64  # lengths that stand for all of them
 _BLOCKS = 64  # packed on trial: the last one, partly empty, then hardly counts
 _MOST_ROWS = 4096
@@ -26,6 +26,9 @@ _MOST_ROWS = 4096
 OPTIMIZER_HANDICAP: Final[Mapping[Optimizer, float]] = MappingProxyType(
     {Optimizer.adamw: 1.0, Optimizer.adamw_8bit: 1.03, Optimizer.paged_adamw_8bit: 1.05}
 )
+
+
+__all__ = ["block_fill", "closed_of", "job_of", "jobs_of", "packed_rows", "packing_conflict", "sequence_length"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +82,6 @@ def job_of(config: RunConfig, model: ModelShape, data: DataStats, adapter: Adapt
     rows = packed_rows(data, seq_len) if packing else data.rows
     steps = config.batch.max_steps or math.ceil(rows * config.batch.epochs / config.batch.global_)
     return Job(config=config, model=model, adapter=adapter, batch=batch, seq_len=seq_len, num_steps=steps)
-
-
-def sequence_length(config: RunConfig, model: ModelShape) -> int:
-    """Tokens a row is cut at: the user's number, or 2048 where the model takes as many.
-
-    Estimated lengths have no say in it, or a low estimate would cut rows.
-    """
-    if config.data.seq_len is not None:
-        return config.data.seq_len
-    return min(_USUAL_LENGTH, model.max_positions or _USUAL_LENGTH)
 
 
 def _optimizers(config: RunConfig, *, is_gpu: bool) -> tuple[Optimizer, ...]:

@@ -9,6 +9,7 @@ from orchestrator.estimate.timeline import Segment
 from orchestrator.estimate.values import StepTime, Term
 from orchestrator.planner.evaluate import Job, Point, fits_of, setting_of
 from orchestrator.planner.fits import usable_bytes
+from orchestrator.planner.rank_choice import choose_rank
 from orchestrator.planner.solve import Asked, solve
 
 __all__ = ["Bar", "Segment", "View", "view_of"]
@@ -55,7 +56,7 @@ class View:
 
 def view_of(asked: Asked) -> View | None:
     """Search again, and look at the best point in detail; None where nothing fits."""
-    solution = solve(asked)
+    solution = solve(asked) if asked.config.adapter.rank is not None else choose_rank(asked).solution
     point = solution.found.best
     if point is None:
         return None

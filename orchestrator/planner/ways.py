@@ -9,9 +9,13 @@ from types import MappingProxyType
 from typing import Final
 
 from orchestrator.config import Checkpointing, Engine, Offload, Optimizer, Quant, RunConfig
+from orchestrator.config_rules_adapter import engine_conflict
 from orchestrator.planner.dtypes import adapter_dtype, swap_conflict, type_conflict
 from orchestrator.planner.groups import Group
 from orchestrator.planner.world import World
+from orchestrator.workload.adapter import AdapterShape
+from orchestrator.workload.adapter_names import in_layers
+from orchestrator.workload.model import ModelShape
 
 _NEAREST_FIRST: Final = (Offload.none, Offload.cpu, Offload.nvme)
 _MODES: Final = (Checkpointing.none, Checkpointing.full, Checkpointing.selective)
@@ -180,10 +184,25 @@ def conflict_of(config: RunConfig, world: World, way: Way, precision: str) -> st
     dtype = adapter_dtype(config, way.engine, precision)
     param = Offload.none if way.residency is None else way.residency.param
     return (
-        type_conflict(way.engine, precision, dtype, is_gpu=world.is_gpu)
+        engine_conflict(config.adapter, way.engine)
+        or type_conflict(way.engine, precision, dtype, is_gpu=world.is_gpu)
         or swap_conflict(config.base.quant, precision, param)
+        or _resize_conflict(config, way.engine)
         or ENGINES[way.engine].conflict(config, world, way)
     )
+
+
+def _resize_conflict(config: RunConfig, engine: Engine) -> str | None:
+    if engine is Engine.zero3 and config.adapter.resize.in_training:
+        return "adapter.resize changes ranks in training, which ZeRO-3's flat buffers cannot"
+    return None
+
+
+def adapter_conflict(model: ModelShape, adapter: AdapterShape, engine: Engine) -> str | None:
+    """Say why an engine cannot train these adapters of this model, if so."""
+    if engine is Engine.streamed and in_layers(model, adapter.saved):
+        return "adapter.modules_to_save names modules of the layers, which are copied whole and so cannot stream"
+    return None
 
 
 def handicap_of(way: Way) -> float:

@@ -153,7 +153,7 @@ def _smaller(asked: Asked) -> Iterator[Change]:
 
 
 def _smaller_rank(asked: Asked) -> Change:
-    ranks = _halves(asked.config.adapter.rank, _SMALLEST_RANK)
+    ranks = _halves(asked.config.adapter.settled_rank, _SMALLEST_RANK)
     tries = tuple((str(rank), partial(_ranked, asked, rank)) for rank in ranks)
     return Change(text="adapter.rank={}", steps=2, tries=tries)
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.compose import Trial
 from orchestrator.errors import ExitCode, UserError
+from orchestrator.hydra_run import Trial
 from orchestrator.planner.plan import Plan, loads
 from topology.units import format_bytes, format_seconds
 

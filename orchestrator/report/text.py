@@ -8,6 +8,8 @@ from typing import Any
 
 from orchestrator.planner.explain import reasons_of
 from orchestrator.planner.plan import Plan
+from orchestrator.report.evaluation import blocks_of, evaluation_lines
+from orchestrator.report.sources import source_lines
 from topology.units import format_bytes
 
 _MIB = 2**20
@@ -21,13 +23,20 @@ def summary_text(plan: Plan, summary: Mapping[str, Any], run_dir: Path) -> str:
         *(f"          {reason}" for reason in reasons_of(plan)),
         _trained_line(summary),
         _loss_line(summary),
+        *evaluation_lines(summary),
+        *source_lines(summary),
         "",
         _comparison(summary, is_gpu=plan.device_kind == "gpu"),
         "",
+        *([f"Samples   {run_dir / 'samples.md'}"] if _has_answers(summary) else []),
         f"Adapter   {run_dir / 'adapter'}",
         f"Run       {run_dir}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _has_answers(summary: Mapping[str, Any]) -> bool:
+    return any("answers" in x for x in blocks_of(summary) for x in (x, x.get("prompts") or {}))
 
 
 def _trained_line(summary: Mapping[str, Any]) -> str:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator.compose import config_folder, interval_keys, register_resolvers, sweep_arguments, swept_keys
+from orchestrator.config_codec import nearest
 from orchestrator.errors import Problem, UserError
+from orchestrator.hydra_run import errors_as_they_are, say_if_nothing_swept
+from orchestrator.hydra_words import problem_of
 from orchestrator.outputs import write_and_say, write_whole
 from orchestrator.overrides import quote
 from orchestrator.report.sweep import differing, unquoted
 from orchestrator.report.trained import best_of, csv_text, exit_code_of, table_text, to_json
+from orchestrator.reporting import leave_page
 from orchestrator.run_dir import folder_of
 from orchestrator.sweeps.needs import parallel_of
 from orchestrator.sweeps.plugins import LAUNCHERS, MODULE, Sweep, register
 from orchestrator.sweeps.trial import OF_THE_SWEEP
 
 _TABLE = "sweep.csv"
-_FULL_ERRORS = "HYDRA_FULL_ERROR"
 
 
 def run_sweep(arguments: Sequence[str]) -> int:
@@ -36,6 +37,7 @@ def run_sweep(arguments: Sequence[str]) -> int:
         UserError: for flags, overrides and keys of the sweep that are wrong. Wrong trials are rows of the table.
     """
     flags, overrides = sweep_arguments(arguments)
+    say_if_nothing_swept(overrides)
     own = _own_keys(overrides)
     _check_intervals(overrides)
     is_json = own.get("format", "text") == "json"
@@ -81,8 +83,8 @@ def _hydra_overrides(overrides: Sequence[str], folder: Path) -> tuple[str, ...]:
     """What Hydra has to know besides: the folder, and our class in place of the launcher's own."""
     launcher = _chosen(overrides, "hydra/launcher")
     if launcher not in LAUNCHERS:
-        remedy = f"Known: {', '.join(LAUNCHERS)}."
-        raise UserError(Problem(where="hydra/launcher", found=f"found {launcher}", remedy=remedy))
+        found = f"no option {launcher!r}"
+        raise UserError(Problem(where="hydra/launcher", found=found, remedy=nearest(launcher, LAUNCHERS)))
     if launcher.startswith("submitit"):
         _check_submitit(launcher)
     named = any(item.startswith("hydra.job.name=") for item in overrides)
@@ -137,30 +139,14 @@ def _hydra(sweep: Sweep, words: Sequence[str]) -> None:
     sys.argv = ["trainmaster train", *words]
     main = hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(task)
     try:
-        with _errors_as_they_are():
+        with errors_as_they_are():
             main()
     except (HydraException, OmegaConfBaseException) as error:
-        found = str(error).strip().splitlines()[0]
-        remedy = "`trainmaster train --help` lists keys and groups."
-        raise UserError(Problem(where="configuration", found=found, remedy=remedy)) from error
+        raise UserError(problem_of(str(error), "`trainmaster train --help` lists keys and groups.")) from error
     except SystemExit as end:
         if end.code not in (0, None):
             found = "Hydra refused the command"
             raise UserError(Problem(where="train -m", found=found, remedy="See the lines above.")) from end
-
-
-@contextmanager
-def _errors_as_they_are() -> Iterator[None]:
-    """Hydra prints errors and ends the process unless this variable is set; trials shall not see it."""
-    before = os.environ.get(_FULL_ERRORS)
-    os.environ[_FULL_ERRORS] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_FULL_ERRORS]
-        else:
-            os.environ[_FULL_ERRORS] = before
 
 
 def _report(sweep: Sweep, save: str, *, is_json: bool) -> None:
@@ -179,5 +165,8 @@ def _report(sweep: Sweep, save: str, *, is_json: bool) -> None:
         sweep.say(f"best: trial {best.number}, held-out loss {best.loss:.4f}: {told}")
         sweep.say(f"      its adapter: {Path(best.run_dir) / 'adapter'}")
     sweep.say(f"This table: {path}")
+    page = leave_page(sweep.folder)
+    if page is not None:
+        sweep.say(f"report: {page}")
     if is_json:
         print(document, end="")

@@ -62,7 +62,7 @@ def trial_environment(environ: Mapping[str, str], devices: Sequence[str] = ()) -
     """Return the environment of a trial that shall see these devices alone (UUIDs; none: all of ours)."""
     packages = os.pathsep.join(filter(None, (str(_PACKAGES), environ.get("PYTHONPATH"))))
     # The working directory may hold folders with the names of our packages.
-    found = {**environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": packages, "PYTHONUNBUFFERED": "1"}
+    found = {**environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": packages, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
     found.pop("HYDRA_FULL_ERROR", None)  # set while Hydra runs the sweep
     if devices:
         found |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(devices)}

@@ -7,6 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.train import rehearsal, state
+from orchestrator.train.answers import keep_samples_until
+from orchestrator.train.checkpoint import Checkpoint
 from orchestrator.train.compression import compress_gradients
 from orchestrator.train.gradients import sum_gradients
 from orchestrator.train.model import trainable
@@ -23,10 +25,14 @@ def begin(run: Run) -> None:
     _send_gradients(run)
     run.telemetry.attach(run.trainer, run.group, [parameter for _, parameter in trainable(run.trainer.model)])
     run.note_memory("load")
-    newest = open_newest(run.store, run.group, run.events, is_main=run.settings.is_main, say=run.say)
+    newest = run.opened
+    if newest is None:
+        newest = open_newest(run.store, run.group, run.events, is_main=run.settings.is_main, say=run.say)
+    run.opened = None  # it is as large as adapters and moments
     metrics = run.settings.run_dir / "metrics.jsonl"
     if newest is not None:
         path, checkpoint = newest
+        run.resizing.before_restore()
         state.restore(run.trainer, run.engine, checkpoint, run.keys)
         settings = run.settings
         residuals, before = checkpoint.residuals, checkpoint.state
@@ -35,8 +41,10 @@ def begin(run: Run) -> None:
             run.events.add("compression", step=checkpoint.step, residuals=done)
         if run.settings.is_main:
             keep_steps_until(metrics, checkpoint.step)
+            keep_samples_until(run.settings.run_dir, checkpoint.step)
         run.say(f"resuming at step {checkpoint.step} of {run.sampler.num_steps}")
         run.events.add("resumed", step=checkpoint.step, checkpoint=str(path), attempt=run.heart.attempt)
+        run.resizing.restored()
         _rehearse(run)
     else:
         _rehearse(run)
@@ -44,11 +52,28 @@ def begin(run: Run) -> None:
             run.say("no whole checkpoint: starting at step 0")
         run.group.barrier()
         metrics.unlink(missing_ok=True)
+        if run.settings.is_main:
+            keep_samples_until(run.settings.run_dir, -1)
         if run.config.eval.before:
             run.evaluate_now()
     run.meter.reset()
     run.telemetry.restart()
     run.heart.beat("training", step=run.trainer.state.global_step)
+
+
+def begin_again(run: Run, checkpoint: Checkpoint) -> None:
+    """Go on from a state in memory, with a model whose adapters have other ranks and that was wrapped anew."""
+    if run.compression.is_on:
+        run.compression.leave()
+        _send_gradients(run)
+    else:
+        run.gradients.follow(run.trainer.model_wrapped)
+    run.telemetry.follow(run.trainer.model_wrapped, [parameter for _, parameter in trainable(run.trainer.model)])
+    run.resizing.before_restore()
+    state.restore(run.trainer, run.engine, checkpoint, run.keys)
+    run.compression.restore(checkpoint.residuals, checkpoint.state, run.settings.rank, run.settings.world_size)
+    run.resizing.restored()
+    run.go_on()
 
 
 def _rehearse(run: Run) -> None:
@@ -67,9 +92,16 @@ def _rehearse(run: Run) -> None:
         run.config,
         capture=partial(state.capture, run.trainer, run.engine, run.group, run.keys, run.compression),
         beat=run.heart.beat,
+        answers=partial(_rehearse_answers, run),
     )
     run.events.add("rehearsed", attempt=run.heart.attempt, **asdict(done))
     run.go_on()
+
+
+def _rehearse_answers(run: Run) -> None:
+    if run.answers.is_wanted:
+        run.heart.beat("evaluating")
+        run.answers.rehearse(run.trainer.model)
 
 
 def _send_gradients(run: Run) -> None:

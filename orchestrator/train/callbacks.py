@@ -119,6 +119,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.on_step: Callable[[float], dict[str, float]] = lambda _: {}
         self.on_clock: Callable[[float], None] = lambda _: None
         self.on_logged: Callable[[int, float, dict[str, float]], None] = lambda *_: None
+        self.on_gradients: Callable[[], None] = lambda: None
+        self.on_decide: Callable[[int, float], bool] = lambda *_: False
         self._own_tokens = 0.0
         self._besides: dict[str, float] = {}
 
@@ -142,6 +144,12 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._micro += 1
         self.heart.beat(micro=self._micro)
         self.faults.reached(FaultPhase.training, state.global_step + 1, self._micro)
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Look at the gradients of the whole step."""
+        self.on_gradients()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -197,6 +205,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             return
         self.on_logged(state.global_step, self._own_tokens, logs)
         self.finite.check(state.global_step, logs["loss"], logs.get("grad_norm"))
+        if self.on_decide(state.global_step, logs["loss"]):
+            control.should_training_stop = True  # only this call of the loop: see `resizing`
         if not self.settings.is_main:
             return
         step, seconds = state.global_step, self.clock.seconds[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any
 
@@ -18,8 +19,8 @@ from orchestrator.train.settings import TrainSettings
 _MATRIX_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 
 
-def enable_checkpointing(model: nn.Module, settings: TrainSettings, rank: int) -> None:
-    """Switch on what the plan says.
+def enable_checkpointing(model: nn.Module, settings: TrainSettings, rank: int | AbstractSet[int]) -> None:
+    """Switch on what the plan says; `rank` is that of the adapters, or all of theirs, a set that may change.
 
     `selective` keeps the rank-wide results of the adapters' first products and recomputes the
     frozen part; it needs the non-reentrant implementation. ZeRO-3 with frozen parameters needs the
@@ -32,7 +33,8 @@ def enable_checkpointing(model: nn.Module, settings: TrainSettings, rank: int) -
     hides_inputs = settings.checkpointing == "full" and any(isinstance(x, Linear8bitLt) for x in model.modules())
     kwargs: dict[str, Any] = {"use_reentrant": settings.is_zero3 or hides_inputs}
     if settings.checkpointing == "selective":
-        policy = partial(_keep_adapter_products, rank)
+        ranks = frozenset({rank}) if isinstance(rank, int) else rank
+        policy = partial(_keep_adapter_products, ranks)
         kwargs["context_fn"] = partial(create_selective_checkpoint_contexts, policy)
     target: Any = model
     target.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs)
@@ -66,15 +68,15 @@ def _keep_from(model: nn.Module, recomputed: int) -> None:
 
 
 def _keep_adapter_products(
-    rank: int,
+    ranks: AbstractSet[int],
     _context: object,
     operator: Callable[..., Any],
     *args: object,
     **_kwargs: object,
 ) -> CheckpointPolicy:
-    """Save a matrix product whose result is `rank` wide: that is an adapter's first half."""
+    """Save a matrix product whose result is as wide as a rank: that is an adapter's first half."""
     if operator in _MATRIX_PRODUCTS:
         right = args[-1]
-        if isinstance(right, torch.Tensor) and right.shape[-1] == rank:
+        if isinstance(right, torch.Tensor) and right.shape[-1] in ranks:
             return CheckpointPolicy.MUST_SAVE
     return CheckpointPolicy.PREFER_RECOMPUTE

@@ -38,6 +38,13 @@ class Compression:
         if compressor is not None and isinstance(optimizer, torch.optim.AdamW):
             self._moments = SparseMoments(optimizer, named, lambda: compressor.says_all)
 
+    def leave(self) -> None:
+        """Let go of a model and an optimizer that are to be made anew; counts and times begin anew as well."""
+        if self.compressor is not None:
+            self.compressor.close()
+        if self._moments is not None:
+            self._moments.close()
+
     @property
     def is_on(self) -> bool:
         """Whether a hook compresses."""

@@ -11,6 +11,8 @@ from peft.peft_model import PeftModel
 from transformers import PreTrainedTokenizerBase
 
 from orchestrator.errors import Problem, UserError
+from orchestrator.train.adapter_init import Initial
+from orchestrator.train.difference import store_difference
 
 
 def save_adapter(
@@ -18,6 +20,7 @@ def save_adapter(
     tokenizer: PreTrainedTokenizerBase,
     parameters: Mapping[str, torch.Tensor],
     folder: Path,
+    initial: Initial | None = None,
 ) -> None:
     """Write adapter and tokenizer under a temporary name and rename it.
 
@@ -26,6 +29,7 @@ def save_adapter(
         tokenizer: saved beside the adapter, chat template included.
         parameters: whole tensors by parameter name; no partitioned storage is read.
         folder: where the adapter goes.
+        initial: what the adapter's matrices began with, where the base has lost their product (PiSSA).
 
     Raises:
         UserError: when the disk refuses.
@@ -34,6 +38,8 @@ def save_adapter(
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         model.save_pretrained(str(temporary), state_dict=dict(parameters))
+        if initial is not None:
+            store_difference(temporary, initial)
         tokenizer.save_pretrained(str(temporary))
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import transformers
 
+from orchestrator.config import AdapterInit
 from orchestrator.errors import UserError
+from orchestrator.train.adapter_init import kept_or_none
 from orchestrator.train.evaluate import record_logits
 from orchestrator.train.export import save_adapter
 from orchestrator.train.model import trainable
@@ -58,7 +60,9 @@ def _save_adapter(run: Run, tokenizer: transformers.PreTrainedTokenizerBase) -> 
     failure: UserError | None = None
     if run.settings.is_main:
         try:
-            save_adapter(run.trainer.model, tokenizer, parameters, run.settings.run_dir / "adapter")
+            folder = run.settings.run_dir
+            initial = kept_or_none(folder) if run.config.adapter.init is AdapterInit.pissa else None
+            save_adapter(run.trainer.model, tokenizer, parameters, folder / "adapter", initial)
         except UserError as error:
             failure = error
     problems = run.group.from_main(failure.problems if failure else ())

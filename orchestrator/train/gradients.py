@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from orchestrator.collectives.execute import Executor, Pieces
-from orchestrator.collectives.hook import attach
+from orchestrator.collectives.hook import attach, mean_of_bucket
 from orchestrator.engines.gradient_route import schedule_of
 from orchestrator.errors import Problem, UserError
 from orchestrator.planner.gradient_route import GradientRoute
@@ -41,6 +41,11 @@ class GradientSum:
     def why(self) -> str:
         """Who sums them, and why, in one sentence."""
         return self.note or ("one rank" if self.route is None else self.route.why)
+
+    def follow(self, model: nn.Module) -> None:
+        """Go on with a model that was wrapped anew; all ranks call this."""
+        if self.executor is not None and isinstance(model, DistributedDataParallel):
+            model.register_comm_hook(self.executor, mean_of_bucket)
 
     def end(self, group: MetricsGroup) -> None:
         """End the executor after the last step, and learn what all sums took; all ranks call this.

@@ -12,8 +12,10 @@ from torch import nn
 from transformers.utils import cached_file
 
 from orchestrator.config import RunConfig
+from orchestrator.dataset.cache import PartRows
 from orchestrator.dataset.examples import Example
 from orchestrator.engines.base import frozen_tensors
+from orchestrator.train.sources import order_of
 
 _NUM_SAMPLES = 32
 _SAMPLE_BYTES = 1 << 16
@@ -35,14 +37,16 @@ def base_checksum(model: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def resume_keys(config: RunConfig, rows: Sequence[Example]) -> dict[str, str]:
-    """Return what a checkpoint must share with the run that continues it."""
+def resume_keys(config: RunConfig, rows: Sequence[Example], parts: Sequence[PartRows] = ()) -> dict[str, str]:
+    """Return what a checkpoint must share with the run that continues it; `parts` are the sources of a mixture."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(np.ascontiguousarray(row.input_ids).tobytes())
         digest.update(np.ascontiguousarray(row.labels).tobytes())
     order = (config.seed, config.batch.global_, config.data.group_by_length)
+    mixture = {"data.sources": order_of(config, parts)} if parts else {}
     return {
+        **mixture,
         "base": _base_key(config),
         "data": digest.hexdigest()[:16],
         "order": "seed {}, global batch {}, grouped {}".format(*order),

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -19,29 +20,34 @@ from orchestrator.faults.inject import Injector
 from orchestrator.monitor.beat import Heart
 from orchestrator.planner.plan import Plan
 from orchestrator.train import rng, state
+from orchestrator.train.adalora import allocators
+from orchestrator.train.answers import Answers
 from orchestrator.train.base import load_same_base, make_engine
-from orchestrator.train.begin import begin
+from orchestrator.train.begin import begin, begin_again
 from orchestrator.train.callbacks import RunCallback
-from orchestrator.train.checkpoint import CheckpointStore
+from orchestrator.train.checkpoint import Checkpoint, CheckpointStore
 from orchestrator.train.compression import Compression
-from orchestrator.train.evaluate import EvalResult, evaluate
+from orchestrator.train.evaluate import EvalResult
+from orchestrator.train.evaluating import evaluate_now
 from orchestrator.train.finish import finish
 from orchestrator.train.gradients import GradientSum
 from orchestrator.train.groups import MetricsGroup
 from orchestrator.train.guard import guard_base
 from orchestrator.train.identity import resume_keys
 from orchestrator.train.meter import MemoryMeter
-from orchestrator.train.model import add_adapters, trainable
+from orchestrator.train.model import trainable
 from orchestrator.train.out_of_memory import named_tensors
+from orchestrator.train.resizing import Resizing
 from orchestrator.train.rows import (
     RowBatcher,
     make_batcher,
     make_loader,
     make_sampler,
 )
-from orchestrator.train.run_files import EventLog, append_json_line
+from orchestrator.train.run_files import EventLog
 from orchestrator.train.saving import Saver
 from orchestrator.train.settings import TrainSettings
+from orchestrator.train.start import adapters_of
 from orchestrator.train.started import check_started
 from orchestrator.train.streamed import Stream
 from orchestrator.train.telemetry import RankTelemetry, host_of
@@ -93,18 +99,31 @@ class Run:
         if "eval" in cached.rows:
             held_out = cached.rows["eval"]
             self.eval_batcher = make_batcher(config, seq_len, held_out, pad, packed=False)
-        self.sampler = make_sampler(config, rows)
-        self.keys = resume_keys(config, self.train_batcher.rows)
+        self.parts = cached.parts
+        self.sampler = make_sampler(config, rows, cached.parts.get("train", ()))
+        self.keys = resume_keys(config, self.train_batcher.rows, cached.parts.get("train", ()))
         self.gradients = GradientSum(None)
         self.compression = Compression(None)
         self.evals: dict[int, EvalResult] = {}
+        self.scores: dict[int, dict[str, Any]] = {}
+        self.held_out = cached.rows.get("eval", ())
         self.live: dict[str, int] = {}
         self.streamed: Mapping[str, Any] | None = None
         self.memory: dict[str, dict[str, int]] = {}
+        self.resizing = Resizing(self)
+        self.opened: tuple[Path, Checkpoint] | None = None
 
     def execute(self, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
         """Load, train, evaluate, export and summarise."""
         # 1. model and trainer
+        self.answers = Answers(
+            self.config,
+            self.settings,
+            self.group,
+            tokenizer,
+            seq_len=self.plan.chosen.strategy.seq_len,
+            held_out=self.held_out,
+        )
         check_started(self.plan, self.settings.world_size, self.group.gather, self.say)
         self.heart.beat("loading")
         self.faults.reached(FaultPhase.loading, 0)
@@ -120,7 +139,7 @@ class Run:
             events=self.events,
         )
         rng.seed_rank(self.config.seed, self.settings.rank)
-        model = add_adapters(base, self.config.adapter, self.config.seed)
+        model = adapters_of(self, base)
         if not trainable(model):
             raise UserError(
                 Problem(
@@ -129,8 +148,6 @@ class Run:
                     remedy="Use adapter.targets=all-linear or name modules the model has.",
                 )
             )
-        if self.stream is not None:
-            self.stream.measure_adapters(model)
         self.callback = self.make_callback()
         self.trainer = PlannedTrainer(
             model=model,
@@ -140,11 +157,15 @@ class Run:
             arguments=arguments,
             loader=make_loader(self.sampler, self.train_batcher, self.settings),
             tokenizer=tokenizer,
-            callbacks=[self.callback],
+            callbacks=[self.callback, *allocators(self.config.adapter, model)],
         )
         self.attach()
         # 2. steps (`on_start` resumes or evaluates the untouched base first)
+        self.opened = self.resizing.open()
         self.trainer.train()
+        while self.resizing.is_pending and not self.callback.stopped:
+            self.resizing.carry_out()
+            self.trainer.train()
         # 3. results
         finish(self, tokenizer)
 
@@ -178,17 +199,30 @@ class Run:
         self.faults.parameters = lambda: [parameter for _, parameter in trainable(self.trainer.model)]
         self.callback.on_start = partial(begin, self)
         self.callback.on_first_step = self.first_step
-        if self.stream is not None:
-            self.callback.on_step = self.stream.step
+        self.callback.on_step = self.step_ended
+        self.callback.on_gradients = self.resizing.before_step
+        self.callback.on_decide = self.resizing.logged
         self.callback.on_clock = self.telemetry.step_ended
         self.callback.on_logged = self.record
         self.trainer.save_hook = self.save
         self.trainer.eval_hook = self.evaluate_now
 
+    def begin_again(self, checkpoint: Checkpoint) -> None:
+        """Go on in the same process with adapters of other ranks."""
+        begin_again(self, checkpoint)
+
+    def step_ended(self, seconds: float) -> dict[str, float]:
+        """End a step; return what its line in the metrics says besides."""
+        told = {} if self.stream is None else self.stream.step(seconds)
+        return {**told, **self.resizing.metrics()}
+
     def first_step(self) -> None:
         """Measure what is alive once the engine has done a whole step, the largest over ranks."""
         model, optimizer = self.trainer.model_wrapped, self.trainer.optimizer
-        own = self.telemetry.first_live(lambda: self.engine.live_bytes(model, optimizer))
+        # Asked for anew each time: adapters of other ranks have another optimizer.
+        own = self.telemetry.first_live(
+            lambda: self.engine.live_bytes(self.trainer.model_wrapped, self.trainer.optimizer)
+        )
         guard_base(self.plan, self.settings, self.group, self.events, self.engine.live_tensors(model, optimizer))
         largest = self.group.max([float(held) for held in own.values()])
         self.live = {name: int(held) for name, held in zip(own, largest, strict=True)}
@@ -199,25 +233,8 @@ class Run:
         )
 
     def evaluate_now(self) -> None:
-        """Score the held-out rows and write the result beside the steps."""
-        if self.eval_batcher is None:
-            return
-        step = self.trainer.state.global_step
-        self.faults.reached(FaultPhase.evaluating, step)
-        self.say(f"evaluating on {len(self.eval_batcher.rows)} held-out rows")
-        result = evaluate(
-            self.trainer.model,
-            self.beating(self.eval_batcher),
-            len(self.eval_batcher.rows),
-            self.settings,
-            self.group,
-        )
-        self.evals[step] = result
-        if self.settings.is_main:
-            record = {"step": step, "eval_loss": result.loss, "eval_tokens": result.tokens}
-            append_json_line(self.settings.run_dir / "metrics.jsonl", record)
-            self.say(f"held-out loss {result.loss:.4f} over {result.tokens} tokens")
-        self.go_on()
+        """Score the held-out rows, answer the questions, and write the result beside the steps."""
+        evaluate_now(self)
 
     def beating(self, batcher: RowBatcher) -> Callable[[Sequence[int]], Batch]:
         """Return a source of batches that beats for each."""
@@ -252,7 +269,15 @@ class Run:
         self.faults.reached(FaultPhase.saving, self.trainer.state.global_step)
         step = self.trainer.state.global_step
         last = self.callback.stopped or step >= self.sampler.num_steps
-        capture = partial(state.capture, self.trainer, self.engine, self.group, self.keys, self.compression)
+        capture = partial(
+            state.capture,
+            self.trainer,
+            self.engine,
+            self.group,
+            self.keys,
+            self.compression,
+            also=self.resizing.state(),
+        )
         self.saver.save(step, capture, last=last)
         self.go_on()
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
-from peft.peft_model import PeftModel
 from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
 
-from orchestrator.config import AdapterConfig, BaseConfig, ModelConfig, Quant
+from orchestrator.config import BaseConfig, ModelConfig, Quant
 from orchestrator.errors import Problem, UserError
 from orchestrator.train.settings import TrainSettings
-from orchestrator.workload.parameters import TUPLE_ROUTERS
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -92,29 +89,6 @@ def keep_packing(model: nn.Module) -> None:
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             setattr(module, "support_avx512bf16_for_cpu", False)  # noqa: B010 - a plain attribute, no tensor
-
-
-def add_adapters(base: PreTrainedModel, adapter: AdapterConfig, seed: int) -> PeftModel:
-    """Put LoRA adapters on the base, initialised from the seed alone (equal on every rank)."""
-    all_linear = adapter.targets == ("all-linear",)
-    # A router that returns a tuple is no linear layer to wrap, though its class inherits from one.
-    routers = [name for name, module in base.named_modules() if type(module).__name__ in TUPLE_ROUTERS]
-    config = LoraConfig(
-        r=adapter.rank,
-        lora_alpha=adapter.alpha,
-        lora_dropout=adapter.dropout,
-        target_modules="all-linear" if all_linear else list(adapter.targets),
-        exclude_modules=routers if all_linear and routers else None,
-        task_type="CAUSAL_LM",
-        bias="none",
-    )
-    devices = [base.device.index] if base.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        model = get_peft_model(base, config)
-    if not isinstance(model, PeftModel):
-        raise TypeError(f"PEFT returned {type(model).__name__} instead of a PeftModel")
-    return model
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

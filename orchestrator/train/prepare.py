@@ -18,12 +18,15 @@ def main() -> int:
         set_environment(plan)
         quiet_libraries()
         from orchestrator.train.rows import check_architecture, load_tokenizer, prepare_rows
+        from orchestrator.train.sources import told
 
         config = plan.run_config
         check_architecture(config)
         cached = prepare_rows(config, plan.rows_tokens, path.parent, load_tokenizer(config))
         for note in cached.notes:
             print(f"note: {note}", flush=True)
+        for line in told(config, cached.parts):
+            print(line, flush=True)
         for side, stats in cached.stats.items():
             print(
                 f"{side}: {stats.rows:,} rows, {stats.tokens:,} tokens, {stats.label_tokens:,} with loss, "

@@ -125,6 +125,7 @@ def rehearse(
     *,
     capture: Callable[[], object],
     beat: Callable[[str], None],
+    answers: Callable[[], None] = lambda: None,
 ) -> Rehearsed:
     """Try the longest batch, an evaluation step and a save; all ranks call this, not with engine zero3.
 
@@ -135,6 +136,7 @@ def rehearse(
         config: of the run.
         capture: gathers what a checkpoint holds; collective.
         beat: told the phase that begins.
+        answers: holds the memory that the answers of an evaluation will.
     """
     began = time.perf_counter()
     batcher, sampler = train
@@ -154,6 +156,7 @@ def rehearse(
                 held_out_batches(len(held_out.rows), settings), _lengths(held_out), quadratic=quadratic
             )
             eval_tokens = _eval_step(trainer, held_out(tried))
+        answers()
         beat("saving")
         # What is not there before the first step: the moments, on their way to the file.
         copies = [moment.cpu() for moment in moments]

@@ -14,14 +14,15 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import is_flash_attn_2_available
 
 from orchestrator.config import Attention, Padding, RunConfig
+from orchestrator.data_inputs import data_source
 from orchestrator.dataset.batching import collate
-from orchestrator.dataset.cache import Cached
+from orchestrator.dataset.cache import Cached, PartRows
 from orchestrator.dataset.examples import Example, masked_like, shortened
 from orchestrator.dataset.prepare import TokenOptions, prepare
 from orchestrator.errors import Problem, UserError
-from orchestrator.inputs import data_source
 from orchestrator.train.sampler import GlobalSampler, RankBatches
 from orchestrator.train.settings import TrainSettings
+from orchestrator.train.sources import seen_of
 from orchestrator.train.trainer import Batch, RankLoader
 
 MASKED = -1
@@ -136,8 +137,8 @@ def make_batcher(
     )
 
 
-def make_sampler(config: RunConfig, rows: Sequence[Example]) -> GlobalSampler:
-    """Return the order of the rows over the whole training."""
+def make_sampler(config: RunConfig, rows: Sequence[Example], parts: Sequence[PartRows] = ()) -> GlobalSampler:
+    """Return the order of the rows over the whole training; `parts` are the sources they come from."""
     grouped = config.data.group_by_length
     return GlobalSampler(
         num_rows=len(rows),
@@ -146,6 +147,7 @@ def make_sampler(config: RunConfig, rows: Sequence[Example]) -> GlobalSampler:
         epochs=config.batch.epochs,
         max_steps=config.batch.max_steps or None,
         lengths=[len(row) for row in rows] if grouped else None,
+        parts=seen_of(config, parts),
     )
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+_OF_A_SOURCE = 0x6D6978  # keeps its shuffles apart from those of the epochs
 MASKED = -1  # a row without loss, standing in where there is none
 # Rows are sorted by length within this many global batches: enough to make lengths in a batch
 # alike, few enough that an epoch keeps its random order.
@@ -30,8 +31,9 @@ MicroBatches = tuple[tuple[int, ...], ...]
 class GlobalSampler:
     """The global batch of every optimizer step.
 
-    Each epoch is a seeded permutation of all rows, cut into ceil(N / G) batches of G; the last one
-    is filled up with `MASKED`. One epoch is held in memory at a time.
+    Each epoch is a seeded permutation of all rows (of a mixture, of those whose turn it is), cut
+    into ceil(N / G) batches of G; the last one is filled up with `MASKED`. One epoch is held in
+    memory at a time.
     """
 
     def __init__(
@@ -43,18 +45,34 @@ class GlobalSampler:
         epochs: float = 1.0,
         max_steps: int | None = None,
         lengths: Sequence[int] | None = None,
+        parts: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """`max_steps` wins over `epochs`; `lengths` (tokens a row) turns length grouping on."""
+        """Take what the order depends on.
+
+        Args:
+            num_rows: of the data.
+            global_batch: rows of a step.
+            seed: of the order.
+            epochs: how often the data is gone through.
+            max_steps: wins over `epochs`.
+            lengths: tokens of each row; turns length grouping on.
+            parts: of a mixture, (rows, rows of an epoch) of each source, whose rows stand one after the other.
+        """
         if num_rows < 1 or global_batch < 1 or epochs <= 0 or (max_steps or 1) < 1:
             msg = f"positive sizes needed: {num_rows=} {global_batch=} {epochs=} {max_steps=}"
             raise ValueError(msg)
         if lengths is not None and len(lengths) != num_rows:
             msg = f"{len(lengths)} lengths for {num_rows} rows"
             raise ValueError(msg)
-        self.num_rows = num_rows
+        if parts and sum(rows for rows, _ in parts) != num_rows:
+            msg = f"parts of {[rows for rows, _ in parts]} rows for {num_rows} rows"
+            raise ValueError(msg)
+        # Seen once each, sources are one: the order is that of a single file.
+        self._parts = tuple(parts) if any(rows != seen for rows, seen in parts) else ()
+        self.num_rows = sum(seen for _, seen in self._parts) if self._parts else num_rows
         self.global_batch = global_batch
         self.seed = seed
-        self.steps_per_epoch = -(-num_rows // global_batch)
+        self.steps_per_epoch = -(-self.num_rows // global_batch)
         # Half an epoch of 3 steps is 2 steps; 1e-9 keeps 0.1 * 30 = 3.0000000000000004 at 3.
         self.num_steps = max_steps or max(1, math.ceil(epochs * self.steps_per_epoch - 1e-9))
         self._lengths = None if lengths is None else np.asarray(lengths, dtype=np.int64)
@@ -95,6 +113,8 @@ class GlobalSampler:
         """[steps, G] row indices of one epoch."""
         bits = np.random.PCG64(np.random.SeedSequence((self.seed, epoch)))
         order = _permutation(bits, self.num_rows)
+        if self._parts:
+            order = mixed_rows(self._parts, self.seed, epoch)[order]
         if self._lengths is not None:
             order = _sorted_in_mega_batches(order, self._lengths, self.global_batch)
         padded = np.full(self.steps_per_epoch * self.global_batch, MASKED, dtype=np.int64)
@@ -105,6 +125,31 @@ class GlobalSampler:
             num_full = self.num_rows // self.global_batch
             batches[:num_full] = batches[:num_full][_permutation(bits, num_full)]
         return batches
+
+
+def mixed_rows(parts: Sequence[tuple[int, int]], seed: int, epoch: int) -> NDArray[np.int64]:
+    """Rows of an epoch of a mixture, source by source.
+
+    A source is gone through in one shuffle after the other, and each epoch goes on where the one before has ended: how
+    often two rows of a source were seen never differs by more than one, whatever part of it an epoch takes.
+
+    Args:
+        parts: (rows, rows of an epoch) of each source.
+        seed: of the run.
+        epoch: from 0.
+    """
+    chosen: list[NDArray[np.int64]] = []
+    start = 0
+    for number, (rows, seen) in enumerate(parts):
+        at, left = epoch * seen, seen
+        while left:
+            turn, skipped = divmod(at, rows)
+            bits = np.random.PCG64(np.random.SeedSequence((seed, turn, number, _OF_A_SOURCE)))
+            taken = _permutation(bits, rows)[skipped : skipped + left]
+            chosen.append(start + taken)
+            at, left = at + len(taken), left - len(taken)
+        start += rows
+    return np.concatenate(chosen)
 
 
 def _permutation(bits: np.random.PCG64, num: int) -> NDArray[np.int64]:

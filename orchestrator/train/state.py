@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,7 +21,13 @@ _SCHEDULE_COUNTERS = ("last_epoch", "_step_count")
 
 
 def capture(
-    trainer: PlannedTrainer, engine: Engine, group: MetricsGroup, keys: dict[str, str], compression: Compression
+    trainer: PlannedTrainer,
+    engine: Engine,
+    group: MetricsGroup,
+    keys: dict[str, str],
+    compression: Compression,
+    *,
+    also: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
     """Gather the training state; collective, every rank gets it (adapters are small).
 
@@ -30,6 +37,7 @@ def capture(
         group: host-side group for the generator states.
         keys: what the run depends on (data, base), compared on resume.
         compression: how gradients travel.
+        also: what the state says besides.
     """
     parameters: dict[str, torch.Tensor] = {}
     moments: dict[str, torch.Tensor] = {}
@@ -55,6 +63,7 @@ def capture(
             "scaler": _scaler_state(trainer),
             "compression": compression.form,
             "keys": keys,
+            **(also or {}),
         },
     )
 
@@ -104,7 +113,7 @@ def _check_belongs(trainer: PlannedTrainer, checkpoint: Checkpoint, keys: dict[s
             Problem(
                 where="resume (adapter)",
                 found=f"the checkpoint holds other adapters, for example {odd}",
-                remedy="Resume with the same adapter.rank and adapter.targets.",
+                remedy="Resume with the same adapter.rank, adapter.targets and adapter.resize.",
             )
         )
     if problems:

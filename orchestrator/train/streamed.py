@@ -204,6 +204,10 @@ class Stream:
         if any("lora_magnitude_vector" in name for name, _ in model.named_parameters()):
             self._engine.attached.visit(measure_magnitudes)
 
+    def visit(self, act: Callable[[torch.nn.Module], None]) -> None:
+        """Let something see each layer while its bytes are there; all ranks call this."""
+        self._engine.attached.visit(act)
+
     def step(self, step_seconds: float) -> dict[str, float]:
         """End a step: all ranks settle on a window, by what all of them measured; all ranks call this.
 

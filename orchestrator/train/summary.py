@@ -7,6 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.engines.live import base_bytes
+from orchestrator.train.evaluating import block_of
+from orchestrator.train.sources import summary_of
 
 if TYPE_CHECKING:
     from orchestrator.train.loop import Run
@@ -34,7 +36,10 @@ def summarise(run: Run, *, status: str) -> dict[str, Any]:
         "samples": steps * run.settings.global_batch,
         "eval_loss_before": before.loss if before else _earlier_loss(run),
         "eval_loss_after": after.loss if after else None,
+        "eval_before": block_of(run.scores.get(0), run.settings.run_dir, 0),
+        "eval_after": block_of(run.scores.get(steps), run.settings.run_dir, steps) if status == "done" else None,
         "eval_row_losses": list(after.row_losses) if after else None,
+        "sources": summary_of(run.config, run.parts, run.held_out, before, after),
         "train_loss_last": losses.get(steps),
         "wall_seconds": time.perf_counter() - run.began,
         "live_base_bytes": base_bytes(run.live),

@@ -24,6 +24,7 @@ from orchestrator.monitor.sampler import Options
 from orchestrator.monitor.store import rank_file
 from orchestrator.monitor.tables import write_tables
 from orchestrator.planner.plan import Plan
+from orchestrator.trackers.process import TrackerProcess, names_of
 from orchestrator.train.gradients import TOPOLOGY_FILE
 from orchestrator.train.run_files import EventLog
 from orchestrator.train.settings import TrainSettings
@@ -56,6 +57,7 @@ class RankTelemetry:
         self._live_due = math.inf
         self._cpu_seconds, self._step_seconds, self._num_steps = 0.0, 0.0, 0
         self._count_live: Callable[[], Mapping[str, int]] | None = None
+        self._trackers = _trackers(config, settings)
         if not self.is_on:
             return
         self._recorder = Recorder(rank_file(settings.run_dir, settings.rank))
@@ -69,6 +71,11 @@ class RankTelemetry:
             settings = self._settings
             self._waits = StepWaits(trainer.model_wrapped, parameters, settings.device, settings.world_size)
             self._waits.attach(trainer.accelerator, group)
+
+    def follow(self, model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
+        """Go on with a model that was wrapped anew."""
+        if self._waits is not None:
+            self._waits.follow(model, parameters)
 
     def restart(self) -> None:
         """Leave a pause out of the step that follows."""
@@ -178,6 +185,18 @@ class RankTelemetry:
             # What a full disk does not take is in the lines, too.
             with contextlib.suppress(OSError):
                 write_tables(self._settings.run_dir)
+        if self._trackers is not None:
+            self._trackers.end()
+
+
+def _trackers(config: RunConfig, settings: TrainSettings) -> TrackerProcess | None:
+    """Start what tells W&B and the like, on rank 0: early, so that their libraries load while the model does."""
+    names = names_of(config.monitor.report_to)
+    if not names or not settings.is_main:
+        return None
+    with contextlib.suppress(OSError):
+        return TrackerProcess(settings.run_dir, names, lambda line: print(line, flush=True))
+    return None
 
 
 class _MemoryReader:
@@ -234,7 +253,7 @@ def sampler_options(plan: Plan, config: RunConfig, settings: TrainSettings) -> O
         has_gpus=settings.device.type == "cuda",
         replay=Path(monitor.replay) if monitor.replay else None,
         followed=settings.run_dir / _LIVE_SOURCE if config.faults.name is not Fault.none else None,
-        tensorboard=monitor.tensorboard,
+        tensorboard=monitor.tensorboard or "tensorboard" in monitor.report_to,
         prometheus_port=monitor.prometheus_port,
         prometheus_address=monitor.prometheus_address,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,8 @@ from trl import SFTConfig, SFTTrainer
 from orchestrator.config import Optimizer as OptimizerName
 from orchestrator.config import RunConfig, Schedule
 from orchestrator.engines.base import Engine
+from orchestrator.train.adalora import orthogonality
+from orchestrator.train.adapters import cast_outputs, product_widths
 from orchestrator.train.checkpointing import enable_checkpointing
 from orchestrator.train.model import DTYPES, cast_adapters, trainable
 from orchestrator.train.settings import TrainSettings
@@ -96,7 +99,9 @@ class PlannedTrainer(SFTTrainer):  # type: ignore[misc]
         )
         self.remove_callback(PrinterCallback)  # our own callback says what is going on
         cast_adapters(self.model, DTYPES[settings.adapter_dtype], initial)
-        enable_checkpointing(self.model, settings, config.adapter.rank)
+        cast_outputs(self.model, DTYPES[settings.precision])
+        self.adapter_widths = set(product_widths(self.model))  # whoever changes ranks changes these
+        enable_checkpointing(self.model, settings, self.adapter_widths)
         engine.prepare(self.model)
         self.save_hook: Callable[[], None] = lambda: None
         self.eval_hook: Callable[[], None] = lambda: None
@@ -115,6 +120,15 @@ class PlannedTrainer(SFTTrainer):  # type: ignore[misc]
         # accelerate builds a scaler on GPUs only; dynamic loss scaling is the same arithmetic on
         # every device, so one code path serves all.
         self.accelerator.scaler = torch.amp.GradScaler(self.settings.device.type)
+
+    def let_go(self) -> None:
+        """Forget optimizer, schedule and what wraps the model; the next `train` makes them anew."""
+        self.accelerator.free_memory()
+        holders: tuple[Any, ...] = (self, self.callback_handler)
+        for holder in holders:
+            holder.optimizer = holder.lr_scheduler = None
+        self.model_wrapped = self.model
+        gc.collect()
 
     def get_train_dataloader(self) -> RankLoader:
         """Return the planned batches; accelerate's sharding would assume equal ones."""
@@ -148,7 +162,7 @@ class PlannedTrainer(SFTTrainer):  # type: ignore[misc]
         self.meter.correct = self.meter.correct + outputs.is_top1.detach().sum()
         self.meter.label_tokens = self.meter.label_tokens + outputs.label_mask.sum()
         loss: torch.Tensor = -outputs.log_probs.sum() / items.clamp(min=1)
-        return loss * self.settings.world_size
+        return loss * self.settings.world_size + orthogonality(self.model) / self.settings.accumulation
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:  # noqa: ANN401 - a tensor or a float
         """Clip the averaged gradient; unscale first, which accelerate does for its own scaler only."""

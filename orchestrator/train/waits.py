@@ -34,7 +34,13 @@ class WaitMeter:
         self._is_known = True
         self._seconds = 0.0
         self._pending: list[tuple[Mark, Mark]] = []
-        self._hooks: dict[int, Any] = {
+        self._hooks: dict[int, Any] = {}
+        self.watch(parameters)
+
+    def watch(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Watch these from now on, and no others."""
+        self.close()
+        self._hooks = {
             index: parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
             for index, parameter in enumerate(parameters)
         }
@@ -167,6 +173,11 @@ class StepWaits:
             accelerator.gather = self._gathers.timed(accelerator.gather)
             for name in ("sum", "max"):
                 setattr(group, name, self._gathers.timed(getattr(group, name)))
+
+    def follow(self, model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
+        """Watch the parameters of a model that was wrapped anew."""
+        if self._meter is not None and isinstance(model, DistributedDataParallel):
+            self._meter.watch(parameters)
 
     def restart(self) -> None:
         """Forget what was waited in a pause."""

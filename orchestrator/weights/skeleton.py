@@ -85,7 +85,7 @@ def build_skeleton(source: BaseSource, checkpoint: Checkpoint) -> Skeleton:
         UserError: a model that transformers cannot build, one without a list of decoder layers, or weights that do
             not make up the model.
     """
-    model, plan, expected = _empty_model(source, checkpoint)
+    model, plan, expected = empty_model(source, checkpoint)
     for module in model.modules():
         # Its repacked layout for some CPUs would replace the stored bytes.
         if hasattr(module, "support_avx512bf16_for_cpu"):
@@ -121,9 +121,17 @@ def build_skeleton(source: BaseSource, checkpoint: Checkpoint) -> Skeleton:
     )
 
 
-def _empty_model(
+def empty_model(
     source: BaseSource, checkpoint: Checkpoint
 ) -> tuple[PreTrainedModel, JobPlan, dict[str, torch.Tensor]]:
+    """Build the modules on the meta device.
+
+    Returns:
+        The model, how its parameters are made from what is stored, and all it holds, by full name.
+
+    Raises:
+        UserError: transformers cannot build it.
+    """
     kwargs: dict[str, Any] = {
         "dtype": source.dtype,
         "trust_remote_code": source.trust_remote_code,

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from orchestrator.config import AdapterConfig
+from orchestrator.config import AdapterConfig, AdapterInit, AdapterKind
 from orchestrator.errors import Problem, UserError
+from orchestrator.workload.adapter_names import (
+    Pairs,
+    named_linears,
+    pattern_problems,
+    ranks_of,
+    saved_modules,
+)
+from orchestrator.workload.adapter_pieces import AdapterPiece, AdapterShape, piece_of
 from orchestrator.workload.model import LinearShape, ModelShape
 from orchestrator.workload.parameters import Parameter, Role
+
+__all__ = ["ALL_LINEAR", "AdapterPiece", "AdapterShape", "adapter_shape", "first_rank_of_adalora"]
 
 ALL_LINEAR: Final = "all-linear"
 _SHOWN: Final = 12
@@ -37,86 +47,6 @@ _NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 _FUSED: Final = "gate_up_proj"  # holds two of the old projections, so its adapter has twice the rank
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterPiece:
-    """Pairs of low-rank matrices of one size: A is (rank, in), B is (out, rank).
-
-    Attributes:
-        name: of the module or parameter, within its layer.
-        count: how many of them the model has.
-        rank: of each; an adapter of stacked experts has the rank times their number.
-        in_features, out_features: of what it adapts.
-    """
-
-    name: str
-    count: int
-    rank: int
-    in_features: int
-    out_features: int
-
-    @property
-    def params(self) -> int:
-        """Trainable parameters of all of them."""
-        return self.count * self.rank * (self.in_features + self.out_features)
-
-    @property
-    def largest(self) -> int:
-        """Elements of the larger matrix."""
-        return self.rank * max(self.in_features, self.out_features)
-
-
-@dataclass(frozen=True, kw_only=True)  # no slots: what follows from the fields is reckoned once
-class AdapterShape:
-    """LoRA of one rank on some linear modules of every layer.
-
-    Attributes:
-        rank: width of the bottleneck.
-        targets: the linear modules of a layer that carry an adapter (of a layer of the largest group, where layers
-            differ).
-        layers: layers of the model.
-        dropout: dropout on the adapter's input, which then keeps a copy and a mask of it.
-        pieces: all adapters of the model, where layers differ or more than their linear modules carry one; empty
-            for `targets` in every layer.
-        notes: what the user may not expect.
-    """
-
-    rank: int
-    targets: tuple[LinearShape, ...]
-    layers: int
-    dropout: float = 0.0
-    pieces: tuple[AdapterPiece, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def __hash__(self) -> int:
-        """A few numbers: functions that keep what they counted of adapters ask for it often."""
-        return hash((self.rank, self.layers, len(self.targets), len(self.pieces)))
-
-    @cached_property
-    def all_pieces(self) -> tuple[AdapterPiece, ...]:
-        """Every adapter of the model."""
-        return self.pieces or tuple(_piece(target, self.layers, self.rank) for target in self.targets)
-
-    @property
-    def params_per_layer(self) -> int:
-        """Trainable parameters of one layer (the mean, rounded up, where layers differ)."""
-        return -(-self.params // self.layers)
-
-    @cached_property
-    def params(self) -> int:
-        """Trainable parameters of the model."""
-        return sum(piece.params for piece in self.all_pieces)
-
-    @cached_property
-    def tensors(self) -> int:
-        """Trainable tensors of the model (A and B of every target)."""
-        return 2 * sum(piece.count for piece in self.all_pieces)
-
-    @cached_property
-    def largest_tensor(self) -> int:
-        """Elements of the largest trainable tensor."""
-        return max(piece.largest for piece in self.all_pieces)
-
-
 def adapter_shape(model: ModelShape, config: AdapterConfig) -> AdapterShape:
     """Match `config.targets` as PEFT does: `all-linear`, or the end of a module's dotted name.
 
@@ -127,8 +57,9 @@ def adapter_shape(model: ModelShape, config: AdapterConfig) -> AdapterShape:
     modules, stacked = _split(names, model)
     problems = tuple(_unknown(name, model) for name in modules if not _matching(name, model))
     problems += _half_fused(names, model)
-    if config.rank < 1:
-        problems += (Problem(where="adapter.rank", found=f"{config.rank}", remedy="Give a rank of at least 1."),)
+    rank = _first_rank(config)
+    if rank < 1:
+        problems += (Problem(where="adapter.rank", found=f"{rank}", remedy="Give a rank of at least 1."),)
     if not names:
         problems += (
             Problem(
@@ -139,25 +70,114 @@ def adapter_shape(model: ModelShape, config: AdapterConfig) -> AdapterShape:
         )
     if problems:
         raise UserError(*problems)
-    chosen = {linear for name in modules for linear in _matching(name, model)}
-    experts = _expert_pieces(model, stacked, config.rank)
-    modules_of_all = [(linear, count) for linear, count in model.linear_counts if linear in chosen]
-    pieces = (*(_piece(linear, count, config.rank) for linear, count in modules_of_all), *experts)
-    is_plain = model.is_uniform and not experts
+    chosen = frozenset(linear for name in modules for linear in _matching(name, model))
+    experts = _expert_pieces(model, stacked, rank)
+    saved, problems = saved_modules(model, config.saved_modules, frozenset(x.name for x in chosen))
+    problems += _packed_files(model, config)
+    problems += tuple(_pattern_problems(model, chosen, config)) + _expert_problems(model, experts, config)
+    if problems:
+        raise UserError(*problems)
+    pieces = (*_pieces(model, chosen, config.rank_pattern, rank, config), *experts)
+    mean = sum(x.count * x.rank for x in pieces if x.name in {y.name for y in chosen}) / model.layers
+    is_plain = model.is_uniform and not experts and not config.rank_pattern and not _has_vector(config)
+    is_plain = is_plain and config.init is not AdapterInit.eva
     return AdapterShape(
-        rank=config.rank,
+        rank=rank,
         targets=tuple(linear for linear in model.linears if linear in chosen),
         layers=model.layers,
         dropout=config.dropout,
         pieces=() if is_plain else pieces,
         notes=_notes(model, experts),
+        dora=config.dora,
+        saved=saved,
+        mean_ranks=mean if config.rank_pattern or config.init is AdapterInit.eva else 0.0,
     )
 
 
-def _piece(linear: LinearShape, count: int, rank: int) -> AdapterPiece:
-    return AdapterPiece(
-        name=linear.name, count=count, rank=rank, in_features=linear.in_features, out_features=linear.out_features
-    )
+def _first_rank(config: AdapterConfig) -> int:
+    """Rank that adapters are made with; AdaLoRA's are larger at first, and all of it trains."""
+    rank = config.settled_rank
+    if config.kind is AdapterKind.adalora:
+        return first_rank_of_adalora(rank) if config.init_rank is None else config.init_rank
+    return max(rank, config.resize.largest)  # memory must do for the largest of the run
+
+
+def first_rank_of_adalora(rank: int) -> int:
+    """Rank at the start where none is told: one and a half times the one at the end, as in the paper's experiments."""
+    return math.ceil(1.5 * rank)
+
+
+def _has_vector(config: AdapterConfig) -> bool:
+    return config.dora or config.kind is AdapterKind.adalora
+
+
+def _pieces(
+    model: ModelShape, chosen: frozenset[LinearShape], pairs: Pairs, rank: int, config: AdapterConfig
+) -> tuple[AdapterPiece, ...]:
+    """Adapters of linear modules, one entry for each name and rank."""
+    counts = [(linear, count) for linear, count in model.linear_counts if linear in chosen]
+    if pairs:
+        ranks = ranks_of(model, chosen, pairs, rank)
+        sized = [(x, own, count) for x, _ in counts for (name, own), count in ranks.items() if name == x.name]
+    else:
+        sized = [(linear, rank, count) for linear, count in counts]
+    found = (piece_of(linear, count, own) for linear, own, count in sized)
+    if config.init is AdapterInit.eva:
+        found = (x for x in _most_of_eva(tuple(found), rank, round(config.rho * rank)))
+    if config.dora:
+        return tuple(replace(piece, vector=piece.out_features) for piece in found)
+    if config.kind is AdapterKind.adalora:
+        return tuple(replace(piece, vector=piece.rank) for piece in found)
+    return tuple(found)
+
+
+def _most_of_eva(pieces: tuple[AdapterPiece, ...], rank: int, most: int) -> tuple[AdapterPiece, ...]:
+    """The most parameters that EVA may make of its budget of ranks: the widest modules get all they may."""
+    left, found = rank * sum(piece.count for piece in pieces), []
+    for piece in sorted(pieces, key=lambda x: -(x.in_features + x.out_features)):
+        whole = min(piece.count, left // most)
+        left -= whole * most
+        found.append(replace(piece, count=whole, rank=most))
+        if whole < piece.count and left:
+            found.append(replace(piece, count=1, rank=left))
+            left = 0
+    return tuple(piece for piece in found if piece.count)
+
+
+def _pattern_problems(model: ModelShape, chosen: frozenset[LinearShape], config: AdapterConfig) -> Iterator[Problem]:
+    if not config.rank_pattern and not config.alpha_pattern:
+        return
+    short = {linear.name for linear in chosen}
+    names = [name for name, linear in named_linears(model) if re.sub(r"(?<=\.)\d+(?=\.)", "*", linear.name) in short]
+    yield from pattern_problems("adapter.rank_pattern", config.rank_pattern, names)
+    yield from pattern_problems("adapter.alpha_pattern", config.alpha_pattern, names)
+
+
+def _packed_files(model: ModelShape, config: AdapterConfig) -> tuple[Problem, ...]:
+    if config.init not in (AdapterInit.pissa, AdapterInit.loftq) or not model.prequantised:
+        return ()
+    found = f"{config.init.value} needs the weights in full precision, and the files of {model.name} hold "
+    remedy = "Give the model that was not quantised, or use adapter.init=default or eva."
+    return (Problem(where="adapter.init", found=f"{found}{model.prequantised}", remedy=remedy),)
+
+
+def _expert_problems(
+    model: ModelShape, experts: tuple[AdapterPiece, ...], config: AdapterConfig
+) -> tuple[Problem, ...]:
+    """PEFT adapts stacked experts by plain LoRA of one rank alone."""
+    asked = {
+        "adapter.dora": config.dora,
+        "adapter.kind": config.kind is AdapterKind.adalora,
+        "adapter.init": config.init is not AdapterInit.default,
+        "adapter.rank_pattern": bool(config.rank_pattern),
+        "adapter.alpha_pattern": bool(config.alpha_pattern),
+    }
+    told = [key for key, is_asked in asked.items() if is_asked]
+    if not experts or not told:
+        return ()
+    found = f"the stacked experts of {model.name} take plain LoRA of one rank alone"
+    remedy = f"Name linear modules outside the experts in adapter.targets, or leave out {', '.join(told)}."
+    return (Problem(where=", ".join(told), found=found, remedy=remedy),)
 
 
 def _expert_names(model: ModelShape) -> Mapping[str, str]:

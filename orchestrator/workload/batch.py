@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from orchestrator.workload.row_facts import RowFacts
+
 # The longest row is an estimate: most rows are not counted, and what a chat template adds is not known.
 _HEADROOM = 1.1
 _LENGTH_STEP = 8  # batches are padded to multiples of eight tokens
@@ -22,6 +24,7 @@ class DataStats:
         total_tokens: tokens of all training rows.
         source: how the numbers were found (`counted`, `sampled`, ...).
         quantiles: lengths of equal shares of the rows, ascending; empty where only mean and longest are known.
+        facts: more on the lengths, for people; None where rows are not at hand.
     """
 
     rows: int
@@ -31,6 +34,7 @@ class DataStats:
     total_tokens: int
     source: str
     quantiles: tuple[int, ...] = ()
+    facts: RowFacts | None = None
 
     def __post_init__(self) -> None:
         """Reject counts that no set of rows can have."""

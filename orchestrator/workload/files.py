@@ -118,7 +118,7 @@ def read_headers(folder: Path) -> Mapping[str, TensorInfo]:
     """
     tensors: dict[str, TensorInfo] = {}
     for path in _weight_files(folder):
-        tensors.update(_read_header(path))
+        tensors.update(read_header(path))
     return tensors
 
 
@@ -146,7 +146,12 @@ def _weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def _read_header(path: Path) -> dict[str, TensorInfo]:
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """Tensors of one safetensors file by name.
+
+    Raises:
+        UserError: its header is damaged, or the file is cut.
+    """
     with reading(path), path.open("rb") as file:
         size_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         if not 0 < size_bytes <= _MAX_HEADER_BYTES:

@@ -162,12 +162,9 @@ def test_sweep_runs_each_trial_apart(tmp_path: Path) -> None:
     (tmp_path / "topology" / "__init__.py").write_text("raise RuntimeError('shadowed')")
     done = command("plan", "-m", "experiment=demo", "seed=1,2", "format=json", cwd=tmp_path, PYTHONSAFEPATH="1")
     assert done.returncode == 0, done.stderr
-    decoder, rest, seeds = json.JSONDecoder(), done.stdout.strip(), []
-    while rest:
-        body, end = decoder.raw_decode(rest)
-        seeds.append(body["config"]["seed"])
-        rest = rest[end:].strip()
-    assert seeds == [1, 2], "one document a trial, and nothing between them"
+    trials = json.loads(done.stdout)["trials"]
+    assert [trial["result"]["config"]["seed"] for trial in trials] == [1, 2], "one document for the whole sweep"
+    assert [(trial["exit_code"], trial["overrides"][1]) for trial in trials] == [(0, "seed=1"), (0, "seed=2")]
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ def test_a_terminal_is_written_over(run_dir: Path, monkeypatch: pytest.MonkeyPat
             return True
 
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr("time.sleep", lambda _: (run_dir / "summary.json").write_text('{"status": "done"}'))
     monkeypatch.setattr("orchestrator.runs.watching_pid", lambda path: None if (path / "summary.json").exists() else 1)
     out = Terminal()

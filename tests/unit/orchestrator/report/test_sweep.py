@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.cli import main
-from orchestrator.compose import Trial, compose
+from orchestrator.compose import compose
 from orchestrator.config import RunConfig
+from orchestrator.hydra_run import Trial
 from orchestrator.inputs import Inputs, gather, located
 from orchestrator.overrides import quote
 from orchestrator.planner.build import make_plan

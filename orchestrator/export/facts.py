@@ -1,0 +1,164 @@
+"""What a model card tells of a run, read from its folder; nothing of it names this machine's folders."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.compose import compose
+from orchestrator.config import RunConfig
+from orchestrator.config_codec import dump_config
+from orchestrator.dataset.locate import locate
+from orchestrator.errors import UserError
+from orchestrator.export.source import Source
+from orchestrator.run_dir import OF_THE_COMMAND, leaves, read_json
+from orchestrator.versions import versions
+from orchestrator.workload.files import is_hub_id
+
+_CHUNK_BYTES: Final = 1 << 20
+_SNAPSHOT: Final = re.compile(r"models--([\w.-]+?)--([\w.-]+)/snapshots/")
+_FRONT: Final = re.compile(r"\A---\n(.*?)\n---", re.DOTALL)
+_LICENCE: Final = re.compile(r"^license:\s*([\w.+-]+)\s*$", re.MULTILINE)
+# Of the machine rather than of the training; some hold names of hosts, accounts and folders.
+_NOT_TOLD: Final = (
+    "launch.",
+    "topology.",
+    "monitor.",
+    "network.",
+    "faults.",
+    "sweep.",
+    "bench.",
+    "route.",
+    "recovery.",
+)
+_MOST_FILES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A file that the run trained on, as it is now."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the card tells.
+
+    Attributes:
+        base_id: hub id of the base; empty where none is known.
+        base_name: what to call it.
+        licence: of the base, as its own card says; empty where it says none.
+        data_name: of the data.
+        files: of it that are still there.
+        manifest: of the tokenised rows.
+        scores: of the last evaluation, by name.
+        versions: of the packages here and now.
+        command: that starts the same training.
+    """
+
+    base_id: str
+    base_name: str
+    licence: str
+    data_name: str
+    files: tuple[DataFile, ...]
+    manifest: Mapping[str, Any]
+    scores: Mapping[str, float]
+    versions: Mapping[str, str]
+    command: str
+
+
+def gather(source: Source) -> Facts:
+    """Read all of it."""
+    base_id = hub_id_of(source)
+    packages = versions()
+    found = {"trainmaster": packages["trainmaster"], "python": packages["python"], **packages["packages"]}
+    after = source.summary.get("eval_after")
+    return Facts(
+        base_id=base_id,
+        base_name=base_id or Path(source.model.rstrip("/")).name,
+        licence=_licence(source.base),
+        data_name=_short(source.asked.data.path),
+        files=_files(source.asked),
+        manifest=read_json(source.run_dir / "data" / "manifest.json") or {},
+        scores=_numbers(after if isinstance(after, dict) else {}),
+        versions={name: str(version) for name, version in found.items() if version},
+        command=_command(source.asked, base_id),
+    )
+
+
+def hub_id_of(source: Source) -> str:
+    """Return the hub id of the base, also where the run was given the hub's own cache or a copy that tells its id."""
+    if is_hub_id(source.model) and not Path(source.model).exists():
+        return source.model
+    match = _SNAPSHOT.search(f"{source.model}/")
+    return f"{match[1]}/{match[2]}" if match else ""
+
+
+def _licence(base: Path | None) -> str:
+    if base is None:
+        return ""
+    try:
+        text = (base / "README.md").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    front = _FRONT.match(text)
+    found = _LICENCE.search(front[1]) if front else None
+    return found[1] if found else ""
+
+
+def _files(asked: RunConfig) -> tuple[DataFile, ...]:
+    try:
+        paths = locate(Path(asked.data.path)).train_files
+        return tuple(DataFile(name=path.name, sha256=_sha256(path)) for path in paths[:_MOST_FILES])
+    except (UserError, OSError):
+        return ()  # gone, or of another kind: the rows' own checksum is told
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _numbers(body: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    found: dict[str, float] = {}
+    for key, value in body.items():
+        if isinstance(value, Mapping):
+            found |= _numbers(value, prefix if key in {"metrics", "scores"} else f"{prefix}{key} ")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[prefix + key] = float(value)
+    return found
+
+
+def _command(asked: RunConfig, base_id: str) -> str:
+    """Return the command with what differs from the defaults; files are named without their folders."""
+    default = dict(leaves(dump_config(compose(["model=x", "data=x"])[0])))
+    words = [f"model={base_id or './' + _short(asked.model.path)}", f"data={_short(asked.data.path)}"]
+    for key, value in leaves(dump_config(asked)):
+        is_told = key not in OF_THE_COMMAND and not key.startswith(_NOT_TOLD) and key not in {"model.path", "data.path"}
+        if is_told and key in default and value != default[key]:
+            words.append(f"{key}={_text(key, value)}")
+    return "trainmaster train " + " ".join(words)
+
+
+def _text(key: str, value: object) -> str:
+    if value is None:
+        return "auto"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "[" + ",".join(str(item) for item in value) + "]"
+    text = str(value)
+    return _short(text) if key.endswith("path") else text
+
+
+def _short(path: str) -> str:
+    return path if is_hub_id(path) and not path.startswith("/") else Path(path.rstrip("/")).name

@@ -1,0 +1,376 @@
+"""The page about a run, from run directories as they really are, and as they should not be."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.report.page.document import load_assets
+from orchestrator.report.page.read import read_run
+from orchestrator.report.page.record import Record
+from orchestrator.report.page.run_page import run_page
+from orchestrator.report.page.told import told_events
+from orchestrator.reporting import FILE, leave_page, page_of
+
+HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>\'"&\u202e'
+
+
+POLICY = "default-src 'none'"
+
+
+def page(record: Record) -> str:
+    return run_page(record, version="1", assets=load_assets())
+
+
+def read(folder: Path, status: str = "done") -> Record:
+    logs = sorted((folder / "logs").glob("*.log"))
+    return read_run(folder, status, logs[0] if logs else None, "trainmaster train model=./m")
+
+
+class _Page(HTMLParser):
+    """Elements of the page, and all of its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        if tag not in {"meta", "link", "br"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+
+def well_formed(text: str) -> _Page:
+    """Every element is closed, ids are there once, and every link within the page leads somewhere."""
+    parsed = _Page(text)
+    assert not parsed.open
+    assert len(set(parsed.ids)) == len(parsed.ids)
+    links = {value[1:] for name, value in parsed.attributes if name == "href" and value.startswith("#")}
+    assert links <= set(parsed.ids)
+    return parsed
+
+
+def nothing_is_fetched(text: str) -> None:
+    parsed = well_formed(text)
+    found = [(name, value) for name, value in parsed.attributes if name in {"src", "href", "srcset", "action", "data"}]
+    assert all(value.startswith(("#", "data:")) for _, value in found), found
+    assert not re.search(r"@import|url\(", text)
+    assert ("content", POLICY) in [(name, value.split(";")[0]) for name, value in parsed.attributes]
+
+
+def test_the_page_tells_everything_that_was_asked_for(run_dir: Path) -> None:
+    text = page(read(run_dir))
+    nothing_is_fetched(text)
+    for name in ("summary", "machine", "plan", "predicted", "course", "faults", "repeat"):
+        assert f'<section id="{name}"' in text
+    for words in (
+        "The held-out loss fell from 4.6597 to 3.6017",
+        "checkpointing selective",  # of the short list
+        "a whole copy fits",  # a reason to reject
+        "waits for gradients",
+        "activations",
+        "rank 1 was ended by SIGKILL",
+        "trainmaster train model=./m",
+    ):
+        assert words in text
+    assert len(re.findall(r"<figure", text)) == 6
+    assert "<svg" in text.split('id="machine"')[1].split("</section>")[0]
+
+
+def test_every_term_of_the_estimate_is_there(run_dir: Path) -> None:
+    plan = json.loads((run_dir / "plan.json").read_text())
+    text = page(read(run_dir))
+    train = plan["chosen"]["memory"]["train"]
+    names = [term["name"] for term in (*train["terms"], *train["host_terms"], *plan["chosen"]["time_terms"])]
+    for name in names:
+        assert name == "tensors" or f">{name}</span>" in text, name
+
+
+def test_events_have_the_step_at_which_they_happened(run_dir: Path) -> None:
+    told = [(one.number, one.title, one.step) for one in told_events(read(run_dir)) if one.number]
+    assert told == [
+        (1, "A fault was injected", 4),
+        (2, "A fault was detected", 4),
+        (3, "Decided", 4),
+        (4, "Started again", 4),
+    ]
+
+
+def test_a_step_that_was_done_twice_is_drawn_once(run_dir: Path) -> None:
+    keys = [(one.rank, one.step) for one in read(run_dir).ranks]
+    assert len(keys) == len(set(keys)) == 24
+
+
+def test_names_and_lines_from_files_never_become_elements(run_dir: Path) -> None:
+    plan = json.loads((run_dir / "plan.json").read_text())
+    plan["reasons"] = [HOSTILE]
+    plan["warnings"] = [HOSTILE]
+    plan["machine"] = plan["workload"]["model"] = plan["workload"]["text"] = HOSTILE
+    plan["rejected"][0]["reason"] = HOSTILE
+    plan["chosen"]["time_terms"][0]["name"] = plan["chosen"]["memory"]["train"]["terms"][0]["why"] = HOSTILE
+    (run_dir / "plan.json").write_text(json.dumps(plan))
+    topology = json.loads((run_dir / "topology.json").read_text())
+    topology["warnings"] = [HOSTILE]
+    (run_dir / "topology.json").write_text(json.dumps(topology))
+    (run_dir / "summary.json").write_text(json.dumps({"status": "failed", "reason": HOSTILE}))
+    event = {"time": 1.0, "event": "fault_detected", "evidence": HOSTILE, "advice": HOSTILE, "step": 3}
+    with (run_dir / "events.jsonl").open("a") as stream:
+        stream.write(json.dumps(event) + "\n")
+    device = {"kind": "device", "device": HOSTILE, "time": 1796062910.0, "host": 0, "temperature_celsius": 60}
+    with (run_dir / "telemetry" / "host-00000.jsonl").open("a") as stream:
+        stream.write(json.dumps(device) + "\n")
+    (run_dir / "logs" / "a_run-2.log").write_text(HOSTILE)
+    folder = run_dir.rename(run_dir.with_name("<b>&run"))
+    text = page(read(folder, "failed"))
+    parsed = well_formed(text)
+    assert parsed.tags.count("script") == 1
+    assert "img" not in parsed.tags
+    assert "alert" in text
+    assert not [name for name, _ in parsed.attributes if name.startswith("on")]
+    assert "\u202e" not in text
+
+
+def test_a_fault_that_was_injected_and_detected_is_one_fault(run_dir: Path) -> None:
+    assert "1 fault and 2 reactions are told below." in page(read(run_dir))
+
+
+def test_scores_and_sources_are_shown_where_a_run_has_them(run_dir: Path) -> None:
+    assert "Evaluation</h3>" not in page(read(run_dir))
+    summary = json.loads((run_dir / "summary.json").read_text())
+    summary["eval_before"] = {"loss": 4.5, "exact_match": 0.25, "rouge": {"rouge1": 0.1}}
+    summary["eval_after"] = {"loss": 3.5, "exact_match": 0.5, "rouge": {"rouge1": 0.4}, "text": HOSTILE}
+    summary["sources"] = [{"name": HOSTILE, "rows": 600, "eval_loss_before": 4.5, "eval_loss_after": 3.5}]
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    text = page(read(run_dir))
+    well_formed(text)
+    assert '<th scope="row">exact_match</th><td class="number">0.25</td><td class="number">0.5</td>' in text
+    assert "rouge.rouge1" in text
+    assert "Sources of rows" in text
+
+
+def test_a_failed_run_says_why_and_what_to_do(run_dir: Path) -> None:
+    (run_dir / "summary.json").write_text(json.dumps({"schema": 1, "status": "failed", "reason": "CUDA out of memory"}))
+    text = page(read(run_dir, "failed"))
+    assert "CUDA out of memory" in text
+    assert f"trainmaster train resume={run_dir}" in text
+    assert "held-out loss 3.6017 over 1750 tokens" in text  # the end of its log
+    assert "346 ms predicted" in text  # of the plan, since the summary has nothing
+
+
+@pytest.mark.parametrize("status", ["running", "stopped", "planned", "waiting", "ended", "not known", "cancelled"])
+def test_a_run_in_any_state(run_dir: Path, status: str) -> None:
+    (run_dir / "summary.json").unlink()
+    if status == "planned":
+        for name in ("metrics.jsonl", "events.jsonl"):
+            (run_dir / name).unlink()
+    text = page(read(run_dir, status))
+    well_formed(text)
+    assert "It stands as it was at" in text
+
+
+def test_a_run_without_readings(run_dir: Path) -> None:
+    for path in (run_dir / "telemetry").iterdir():
+        path.unlink()
+    text = page(read(run_dir))
+    well_formed(text)
+    assert "There are no readings" in text
+    assert "not timed" in text
+
+
+def test_a_plan_of_another_version_is_shown_as_far_as_it_is_known(run_dir: Path) -> None:
+    plan = json.loads((run_dir / "plan.json").read_text())
+    plan["schema"] = 0
+    del plan["workload"]["text"], plan["knobs"]
+    (run_dir / "plan.json").write_text(json.dumps(plan))
+    text = page(read(run_dir))
+    well_formed(text)
+    assert "plan.json is not of this version" in text
+    assert "ddp on 2 ranks, micro-batch 8, fp32" in text
+    assert "activations" in text
+
+
+@pytest.mark.parametrize("name", ["plan.json", "topology.json", "summary.json", "metrics.jsonl", "events.jsonl"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"a": 1}\n', "\x00\xff"])
+def test_a_file_that_holds_something_else(run_dir: Path, name: str, text: str) -> None:
+    (run_dir / name).write_text(text, encoding="latin-1")
+    well_formed(page(read(run_dir)))
+
+
+def _mangled(value: Any, at: int) -> Iterator[Any]:
+    """The same JSON with each value of the first levels replaced by others in turn."""
+    if isinstance(value, dict) and at < 4:
+        for key, entry in value.items():
+            for odd in (None, "text", -1, [], {}, [None], {"terms": [1]}):
+                if at == 3 or not isinstance(entry, dict):
+                    yield {**value, key: odd}
+            for other in _mangled(entry, at + 1):
+                yield {**value, key: other}
+
+
+@pytest.mark.parametrize("name", ["summary.json", "plan.json"])
+def test_any_value_may_be_of_another_kind(run_dir: Path, name: str) -> None:
+    record, body = read(run_dir), json.loads((run_dir / name).read_text())
+    if name == "plan.json":
+        body = {key: body[key] for key in ("chosen", "workload", "rejected", "warnings", "calibration", "num_fit")}
+        body["ranked"] = [body["chosen"]]
+    from dataclasses import replace
+
+    for at, odd in enumerate(_mangled(body, 0)):
+        if at % 9 == 0:  # of several hundred; another part of each kind
+            changed = {"summary": odd} if name == "summary.json" else {"plan": {**record.plan, **odd}}
+            assert page(replace(record, labels=(), **changed)).endswith("</html>\n")
+
+
+def test_a_line_that_is_cut_is_left_out_and_told(run_dir: Path) -> None:
+    path = run_dir / "metrics.jsonl"
+    path.write_text(path.read_text()[:-40])
+    record = read(run_dir)
+    assert len(record.losses) == 12 - 1 + 0 or len(record.metrics) == 13
+    assert any("1 lines of metrics.jsonl are cut" in note for note in record.notes)
+
+
+def test_one_step_and_losses_that_are_no_number(run_dir: Path) -> None:
+    line = {"time": 1796062910.0, "step": 1, "loss": None, "step_seconds": 0.5, "tokens_per_second": 10.0}
+    (run_dir / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    text = page(read(run_dir))
+    well_formed(text)
+    (run_dir / "metrics.jsonl").write_text(json.dumps({**line, "loss": 2.5}) + "\n")
+    assert "2.5" in page(read(run_dir))
+    steps = [{**line, "step": step, "loss": None if step % 3 == 0 else 3.0} for step in range(1, 30)]
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in steps))
+    assert "In 9 steps the loss was not a number" in page(read(run_dir))
+
+
+def test_temperatures_are_drawn_where_there_are_gpu_readings(run_dir: Path) -> None:
+    times = [json.loads(line)["time"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()[1:-1]]
+    lines = [
+        {"kind": "device", "device": f"GPU-{at % 6}", "time": time + 0.1, "host": 0, "temperature_celsius": 60 + at}
+        for at, time in enumerate(time for time in times for _ in range(6))
+    ]
+    (run_dir / "telemetry" / "host-00000.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    text = page(read(run_dir)).split('id="temperatures"')[1].split("</figure>")[0]
+    assert "The hottest reading was" in text
+    assert "highest of 6 devices" in text
+
+
+def test_a_very_long_run_is_quick_to_tell_and_small(run_dir: Path) -> None:
+    line = (run_dir / "metrics.jsonl").read_text().splitlines()[1]
+    body = json.loads(line)
+    text = (
+        json.dumps({**body, "step": -1, "time": -2, "loss": -3})
+        .replace("-1", "%d")
+        .replace("-2", "%d")
+        .replace("-3", "%g")
+    )
+    lines = (text % (body["time"] + step, step, 99 if step == 54_321 else 4) for step in range(1, 100_001))
+    (run_dir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    rank = (run_dir / "telemetry" / "rank-00000.jsonl").read_text().splitlines()[0].replace('"step":1,', '"step":%d,')
+    with (run_dir / "telemetry" / "rank-00000.jsonl").open("w") as stream:
+        stream.writelines(rank % step + "\n" for step in range(1, 35_001))  # the most that such a file may hold
+    with (run_dir / "events.jsonl").open("a") as stream:
+        for at in range(5_000):
+            told = {
+                "time": body["time"] + at,
+                "event": "finding",
+                "severity": "warning",
+                "evidence": f"{at} " + "x" * 200,
+            }
+            stream.write(json.dumps({**told, "step": at}) + "\n")
+    began = time.process_time()
+    text = page(read(run_dir))
+    assert time.process_time() - began < 8  # about 1.5 on a machine that does nothing else
+    assert len(text) < 1_000_000
+    assert "step 100,000 of" in text
+    loss = text.split('id="loss"')[1].split("</figure>")[0]
+    assert ">100</span>" in loss  # the axis reaches the one peak
+
+
+def test_the_verb_writes_into_the_run_directory_and_replaces_what_was_there(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from orchestrator.cli import main
+
+    (run_dir / FILE).write_text("old")
+    assert main(["report", str(run_dir), "format=json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["kind"] == "run"
+    assert told["status"] == "done"
+    assert told["report"] == str(run_dir / FILE)
+    assert (run_dir / FILE).read_text().startswith("<!DOCTYPE html>")
+    assert not [path for path in run_dir.iterdir() if path.name.startswith(".")]
+    elsewhere = run_dir.parent / "page.html"
+    assert main(["report", str(run_dir), f"save={elsewhere}"]) == 0
+    assert elsewhere.is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["report"], "no run named"),
+        (["report", "nowhere"], "no run there"),
+        (["report", "{run}", "save=x.pdf"], "in .html"),
+    ],
+)
+def test_what_cannot_be_reported_is_told_in_a_line(
+    run_dir: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from orchestrator.cli import main
+
+    assert main([word.format(run=run_dir) for word in words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_the_command_of_the_page_makes_the_same_configuration(run_dir: Path) -> None:
+    import shlex
+
+    from orchestrator.compose import compose
+    from orchestrator.config_codec import dump_config
+    from orchestrator.report.command import command_of
+    from orchestrator.run_dir import OF_THE_COMMAND, leaves
+
+    asked = [
+        "model=./a folder/it's", "data=./rows.jsonl", "adapter.targets=q_proj,v_proj", "optimizer=adamw_8bit",
+        "batch.micro=4", "optimizer.lr=3e-4", "eval.before=false", "launch.hosts=[a,b]", "launch.job_name='null'",
+        "launch.account=007", "faults=kill_rank",
+    ]  # fmt: skip
+    config = dict(leaves(dump_config(compose(asked)[0])))
+    defaults = dict(leaves(dump_config(compose(["model.path=m", "data.path=d"])[0])))
+    words = shlex.split(command_of(config, defaults, OF_THE_COMMAND).replace("\\\n", ""))
+    assert words[:2] == ["trainmaster", "train"]
+    again = dict(leaves(dump_config(compose(words[2:])[0])))
+    assert {key: value for key, value in again.items() if value != config[key]} == {}
+
+
+def test_a_page_that_cannot_be_made_is_no_fault_of_the_run(tmp_path: Path, run_dir: Path) -> None:
+    assert leave_page(tmp_path / "nowhere") is None
+    (run_dir / FILE).mkdir()
+    assert leave_page(run_dir) is None
+    (run_dir / FILE).rmdir()
+    assert leave_page(run_dir) == run_dir / FILE
+    assert "finished" in (run_dir / FILE).read_text()
+
+
+def test_a_missing_run_to_compare_with_is_told(run_dir: Path) -> None:
+    from orchestrator.errors import UserError
+
+    with pytest.raises(UserError, match="no run there"):
+        page_of(str(run_dir), str(run_dir / "nowhere"))
