@@ -78,13 +78,11 @@ def _check_init(config: RunConfig) -> Iterator[Problem]:
     if adapter.init is AdapterInit.loftq and quant not in _FOUR_BIT:
         found = f"LoftQ makes up for the error of a 4-bit base, and the base is stored as {quant.value}"
         yield Problem(where="adapter.init", found=found, remedy="Use base=nf4 or base=fp4, or another adapter.init.")
-    if adapter.init is AdapterInit.eva:
-        # PEFT goes round the rows until no direction moves, which did not end within minutes on a model of 4M weights.
-        found = "EVA's search for directions was not seen to end yet, so no run may begin with it"
-        yield Problem(where="adapter.init", found=found, remedy="Use adapter=lora, pissa or loftq.")
-    if adapter.init is AdapterInit.eva and adapter.rank_pattern:
-        found = "EVA gives each module its rank by itself"
-        yield Problem(where="adapter.rank_pattern", found=found, remedy="Leave it out, or use another adapter.init.")
+    patterns = {"adapter.rank_pattern": adapter.rank_pattern, "adapter.alpha_pattern": adapter.alpha_pattern}
+    told = [key for key, pairs in patterns.items() if pairs]
+    if adapter.init is AdapterInit.eva and told:
+        found = "EVA gives each module its rank by itself, and the alpha that goes with it"
+        yield Problem(where=", ".join(told), found=found, remedy="Leave it out, or use another adapter.init.")
 
 
 def _check_engine(config: RunConfig) -> Iterator[Problem]:

@@ -1,27 +1,31 @@
 """EVA: what the data looks like to each module decides on the ranks, and on what A starts from.
 
-The main rank sends training rows through the base and takes singular vectors of every module's inputs
-(`peft/tuners/lora/eva.py`; Paischer et al. 2024, arXiv 2410.07170). Ranks go where these explain most, under the budget
-of `adapter.rank` for each module. The ranks are kept beside the run: a run that goes on must have the same ones.
+The main rank sends training rows through the base and takes the principal directions of every module's inputs
+(Paischer et al. 2024, arXiv 2410.07170, by PEFT's incremental PCA). Ranks go where these explain most, under the budget
+of `adapter.rank` for each module; alpha follows a module's rank, so that the scale of its product stays. The ranks are
+kept beside the run: a run that goes on must have the same ones.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from peft import EvaConfig, LoraConfig, get_peft_model, initialize_lora_eva_weights
+from peft import get_peft_model
 from peft.peft_model import PeftModel
-from peft.tuners.lora.eva import SVDHook
+from peft.utils.incremental_pca import IncrementalPCA
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
 from orchestrator.config import AdapterInit
+from orchestrator.errors import Problem, UserError
 from orchestrator.train.adapter_init import INITIAL_FILE, adapted
 from orchestrator.train.adapters import adapter_config
 
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
 
 RANKS_FILE: Final = "adapter_ranks.json"
 _ROWS: Final = 256  # that are looked at, at most
-_MOST_PASSES: Final = 8
+_WHOLE_SVD: Final = 1024  # features up to which the whole SVD is quick
 _ADAPTER: Final = "default"
 
 
@@ -51,62 +55,137 @@ class Found:
 
 
 def found_ranks(run: Run, base: PreTrainedModel) -> Found:
-    """Ranks and directions, of this attempt or an earlier one; all ranks call this and get the main rank's."""
+    """Ranks and directions, of this attempt or an earlier one; all ranks call this and get the main rank's.
+
+    Raises:
+        UserError: on all ranks, where the rows are too few.
+    """
     found: Found | None = None
+    problems: tuple[Problem, ...] = ()
     if run.settings.is_main:
-        found = _kept(run.settings.run_dir)
-        if found is None:
-            run.say(f"EVA looks at up to {_ROWS} rows to give each module its rank")
-            found = _looked_at(run, base)
-            _keep(run.settings.run_dir, found)
-    shared: Found = run.group.from_main(found)
-    return shared
+        try:
+            found = _of_main(run, base)
+        except UserError as error:
+            problems = error.problems
+    problems, found = run.group.from_main((problems, found))
+    if found is None:
+        raise UserError(*problems)
+    return found
+
+
+def _of_main(run: Run, base: PreTrainedModel) -> Found:
+    found = _kept(run.settings.run_dir)
+    if found is None:
+        run.say(f"EVA looks at up to {_ROWS} rows to give each module its rank")
+        found = _looked_at(run, base)
+        _keep(run.settings.run_dir, found)
+    return found
 
 
 def _looked_at(run: Run, base: PreTrainedModel) -> Found:
     adapter = run.config.adapter
-    plain = adapter_config(base, replace(adapter, init=AdapterInit.default), run.sampler.num_steps)
-    body = {**plain.to_dict(), "init_lora_weights": "eva", "eva_config": EvaConfig(rho=adapter.rho)}
-    body["runtime_config"] = plain.runtime_config
-    config = LoraConfig(**{name: body[name] for name in _FIELDS if name in body})
-    model: Any = get_peft_model(base, config)
-    rows = list(_batches(run.train_batcher, max(run.settings.micro), base.device))
-    with torch.no_grad():
-        initialize_lora_eva_weights(
-            model, rows, forward_fn=_Passes(), gather_distributed_inputs=False, show_progress_bar=False
-        )
+    plain = replace(adapter, init=AdapterInit.default, rank_pattern=(), alpha_pattern=())
+    model: Any = get_peft_model(base, adapter_config(base, plain, run.sampler.num_steps))
     modules = dict(adapted(model))
-    found = Found(
-        ranks={name: int(module.r[_ADAPTER]) for name, module in modules.items()},
-        targets=list(modules),
-        directions={name: module.lora_A[_ADAPTER].weight.detach().cpu().clone() for name, module in modules.items()},
-    )
+    look = Look(modules, round(adapter.rho * adapter.settled_rank))
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for batch in _batches(run.train_batcher, max(run.settings.micro), base.device):
+                run.heart.beat("loading")
+                look.mask = batch.get("attention_mask")
+                model(**batch, use_cache=False)
+    finally:
+        look.close()
+        model.train(was_training)
+    ranks = look.ranks(adapter.settled_rank * len(modules))
+    found = Found(ranks=ranks, targets=list(ranks), directions={name: look.directions(name, ranks) for name in ranks})
     model.unload()
     for parameter in base.parameters():
         parameter.requires_grad_(False)  # noqa: FBT003 - torch's own signature
     return found
 
 
-class _Passes:
-    """Forward passes, after which the directions are taken as they are: PEFT goes round the rows until none moves."""
+class Look:
+    """Principal directions of what every module is given, by one pass over some rows.
 
-    def __init__(self) -> None:
-        self._done = 0
+    PEFT's own search goes round the rows until no direction moves, which it need not do: of a small model some always
+    turn into each other.
+    """
 
-    def __call__(self, model: nn.Module, inputs: dict[str, torch.Tensor]) -> None:
-        self._done += 1
-        if self._done >= _MOST_PASSES:
-            for module in model.modules():
-                for hook in module._forward_hooks.values():  # noqa: SLF001 - PEFT's own are only there
-                    if isinstance(hook, SVDHook):
-                        hook.sim_thresh = torch.tensor(-1.0)
-        model(**inputs)
+    def __init__(self, modules: Mapping[str, nn.Module], most: int) -> None:
+        """Look at modules, which are called with tensors (..., features).
 
+        Args:
+            modules: by name.
+            most: directions of a module, at most.
+        """
+        self.mask: torch.Tensor | None = None
+        """Of the tokens (rows, tokens) of this pass that count; None for all."""
+        self._most = most
+        self._leaders: dict[str, str] = {}
+        self._found: dict[str, IncrementalPCA] = {}
+        self._waiting: dict[str, list[torch.Tensor]] = {}
+        self._last: tuple[torch.Tensor, str] | None = None
+        self._handles = [
+            module.register_forward_pre_hook(partial(self._seen, name)) for name, module in modules.items()
+        ]
 
-_FIELDS: Final = (
-    *("r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "use_rslora", "use_dora", "bias"),
-    *("task_type", "init_lora_weights", "eva_config", "alpha_pattern"),
-)
+    def close(self) -> None:
+        """Look no longer."""
+        for handle in self._handles:
+            handle.remove()
+        self._last = None
+
+    def _seen(self, name: str, _module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        given = args[0]
+        if self._last is not None and given is self._last[0]:  # queries, keys and values are given the same
+            self._leaders[name] = self._last[1]
+            return
+        self._last = (given, name)
+        self._leaders[name] = name
+        tokens = given.reshape(-1, given.shape[-1])
+        if self.mask is not None and self.mask.numel() == len(tokens):
+            tokens = tokens[self.mask.reshape(-1).bool()]
+        waiting = self._waiting.setdefault(name, [])
+        waiting.append(tokens.float())
+        if sum(map(len, waiting)) >= self._width(given):
+            self._fit(name, torch.cat(waiting))
+            waiting.clear()
+
+    def _width(self, given: torch.Tensor) -> int:
+        return min(self._most, given.shape[-1])
+
+    def _fit(self, name: str, tokens: torch.Tensor) -> None:
+        if name not in self._found:
+            width = self._width(tokens)
+            is_wide = tokens.shape[-1] > _WHOLE_SVD
+            self._found[name] = IncrementalPCA(n_components=width, lowrank=is_wide, lowrank_seed=0 if is_wide else None)
+        self._found[name].partial_fit(tokens)
+
+    def ranks(self, budget: int) -> dict[str, int]:
+        """Share ranks out to where a direction explains most of its module's variance; those without one are left out.
+
+        Raises:
+            UserError: too few tokens were seen.
+        """
+        if not self._leaders or any(leader not in self._found for leader in self._leaders.values()):
+            found = f"the first {_ROWS} rows have fewer than {self._most} tokens, as many as a module may get ranks"
+            remedy = "Lower adapter.rank or adapter.rho, or use more rows or another adapter.init."
+            raise UserError(Problem(where="adapter.init=eva", found=found, remedy=remedy))
+        shares = [
+            (-float(share), at, name)
+            for name, leader in self._leaders.items()
+            for at, share in enumerate(self._found[leader].explained_variance_ratio_)
+        ]
+        counts = Counter(name for _, _, name in sorted(shares)[:budget])
+        return {name: counts[name] for name in self._leaders if counts[name]}
+
+    def directions(self, name: str, ranks: Mapping[str, int]) -> torch.Tensor:
+        """Return A of a module: (rank, in), in fp32 on the CPU."""
+        components: torch.Tensor = self._found[self._leaders[name]].components_
+        return components[: ranks[name]].float().cpu().contiguous().clone()
 
 
 def _batches(batcher: RowBatcher, micro: int, device: torch.device) -> Iterator[dict[str, torch.Tensor]]:

@@ -28,8 +28,14 @@ def adapters_of(run: Run, base: PreTrainedModel) -> PeftModel:
     adapter, seed, steps = run.config.adapter, run.config.seed, run.sampler.num_steps
     if adapter.init is AdapterInit.eva:
         found = eva.found_ranks(run, base)
-        pattern = tuple((name, float(rank)) for name, rank in found.ranks.items())
-        plain = replace(adapter, init=AdapterInit.default, rank_pattern=pattern, targets=tuple(found.targets))
+        own = adapter.alpha / adapter.settled_rank
+        plain = replace(
+            adapter,
+            init=AdapterInit.default,
+            rank_pattern=tuple((name, float(rank)) for name, rank in found.ranks.items()),
+            alpha_pattern=tuple((name, own * rank) for name, rank in found.ranks.items()),
+            targets=tuple(found.targets),
+        )
         model = add_adapters(base, plain, seed, steps)
         eva.put(model, found.directions)
         return model
