@@ -1,6 +1,7 @@
 """A run is exported, loaded by PEFT and by transformers alone, and answers as the run itself did."""
 
 import json
+import shutil
 import os
 import signal
 import subprocess
@@ -57,8 +58,14 @@ def test_plain_peft_loads_it(runs: Runs, ddp: str, seen: dict[str, torch.Tensor]
     assert AutoTokenizer.from_pretrained(body["path"]).chat_template
 
 
+def _without_exports(folder: Path) -> Path:
+    """The copied run may have been exported by another test."""
+    shutil.rmtree(folder / "export", ignore_errors=True)
+    return folder
+
+
 def test_a_checkpoint_of_a_stopped_run_is_the_same_adapter(runs: Runs, ddp: str) -> None:
-    runs.copy_at(ddp, "stopped-export", 6)
+    _without_exports(runs.copy_at(ddp, "stopped-export", 6))
     body = _export(runs, "stopped-export")
     assert body["step"] == 6
     ours = load_file(Path(body["path"]) / "adapter_model.safetensors")
@@ -68,7 +75,7 @@ def test_a_checkpoint_of_a_stopped_run_is_the_same_adapter(runs: Runs, ddp: str)
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(runs: Runs, ddp: str) -> None:
-    folder = runs.copy_at(ddp, "damaged-export", 6)
+    folder = _without_exports(runs.copy_at(ddp, "damaged-export", 6))
     other = folder / "checkpoints" / "step-00000004"
     (runs.root / ddp / "checkpoints" / other.name).rename(other)  # put back below
     try:

@@ -29,6 +29,7 @@ def test_a_mixture_is_trained_resumed_and_refused_when_a_source_has_changed(runs
         "data.path=''",
         "data.eval_fraction=0.1",
         "batch.global=8",
+        "devices=1",
         "launch=local",
         "monitor.enabled=false",
     )

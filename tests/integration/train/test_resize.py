@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
+from orchestrator.planner.plan import dumps, loads
+from orchestrator.planner.setbacks import Setbacks
 from orchestrator.resize import reference
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -152,12 +155,13 @@ def test_nothing_of_the_old_rank_stays_alive(runs: Any, demo: tuple[str, ...]) -
 def test_an_attempt_after_memory_ran_out_goes_on_in_a_smaller_rank(runs: Any, resized: Path) -> None:
     """The plan is what `replan` writes as its last resort: a limit of ranks, and an alpha that leaves the scale."""
     folder = runs.copy_at("resized", "resized_pressure", step=4)
-    plan = json.loads((folder / "plan.json").read_text())
-    adapter = plan["config"]["adapter"]
-    plan["setbacks"] = {"config": json.loads(json.dumps(plan["config"])), "rank": 2}
+    plan = loads((folder / "plan.json").read_text())
+    config = json.loads(json.dumps(plan.config, default=dict))
+    adapter = config["adapter"]
     adapter.update(rank=2, alpha=adapter["alpha"] * 2 / 16)
     adapter["resize"].update(at=["2:2", "4:2"], under_pressure=True)
-    (folder / "plan.json").write_text(json.dumps(plan))
+    again = replace(plan, config=config, setbacks=Setbacks(config=plan.config, rank=2))
+    (folder / "plan.json").write_text(dumps(again))
     done = _worker(["-m", "orchestrator.train.worker"], folder / "plan.json")
     assert done.returncode == 0, done.stdout + done.stderr
     event = _events(folder)[-1]
