@@ -49,6 +49,7 @@ def test_two_ranks_answer_and_train_as_if_they_had_not(runs: Any) -> None:
     assert page.count("\n| 6 |") == 4
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_earlier_samples(runs: Any) -> None:
     """Needs the run of the test above."""
     folder = runs.copy_at("answers_with", "answers_resumed", 4)

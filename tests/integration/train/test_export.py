@@ -1,8 +1,8 @@
 """A run is exported, loaded by PEFT and by transformers alone, and answers as the run itself did."""
 
 import json
-import shutil
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -157,6 +157,7 @@ def _write_adapter(folder: Path, config: LlamaConfig) -> None:
     save_arrays(tensors, folder / "adapter_model.safetensors")
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_tensor_not_of_the_model(runs: Runs, ddp: str, large: Path) -> None:
     small = _export(runs, ddp, "export.format=merged", f"export.to={runs.root / 'small'}")
     body = _export(runs, "large", "export.format=merged", f"export.to={runs.root / 'merged-large'}")

@@ -120,6 +120,7 @@ def test_another_number_of_ranks_goes_on_after_a_change(runs: Any, resized: Path
         assert runs.losses("resized_alone")[step] == pytest.approx(loss, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_streamed_layers_give_the_same_bits(runs: Any, resized: Path) -> None:
     _train(runs, "resized_streamed", "engine=streamed", *ASKED)
     assert runs.losses("resized_streamed") == runs.losses("resized")
@@ -140,6 +141,7 @@ def _worker(script: list[str], plan: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_nothing_of_the_old_rank_stays_alive(runs: Any, demo: tuple[str, ...]) -> None:
     """Rank 23 is no size of the model, so that whatever has it is an adapter's, a gradient's or a moment's."""
     folder = runs.root / "resized_alive"
