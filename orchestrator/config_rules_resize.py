@@ -59,6 +59,9 @@ def _check_kind(config: RunConfig) -> Iterator[Problem]:
     if adapter.init is AdapterInit.pissa:
         remedy = "Use another adapter.init, or leave the ranks as they are."
         yield _problem("", "adapter.init=pissa is exported as a difference to the matrices it began with", remedy)
+    if config.adapter.resize.under_pressure and adapter.init in (AdapterInit.loftq, AdapterInit.eva):
+        found = f"adapter.init={adapter.init.value} has settled ranks or matrices before memory runs out"
+        yield _problem("under_pressure", found, "Use another adapter.init, or leave the ranks as they are.")
 
 
 def _problem(key: str, found: str, remedy: str) -> Problem:

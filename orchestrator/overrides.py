@@ -15,7 +15,7 @@ from orchestrator.errors import Problem, UserError
 _NAME_LISTS = frozenset(
     (
         *("adapter.targets", "adapter.rank_pattern", "adapter.alpha_pattern", "adapter.modules_to_save"),
-        "adapter.resize.at",
+        *("adapter.resize.at", "base.quant_pattern"),
         "data.sources",
         *("eval.metrics", "eval.lm_eval", "eval.keywords"),
         *("bench.only", "faults.only", "launch.extra", "launch.hosts", "launch.modules", "launch.mounts"),
@@ -27,7 +27,7 @@ _PATHS = frozenset({"save", "resume", "allocator", "calibration", "monitor.repla
     "eval.lm_eval_folder",
 }
 # Values with patterns in them: Hydra's grammar would read a colon or an asterisk its own way.
-_PATTERNS = frozenset({"adapter.rank_pattern", "adapter.alpha_pattern", "adapter.resize.at"})
+_PATTERNS = frozenset({"adapter.rank_pattern", "adapter.alpha_pattern", "adapter.resize.at", "base.quant_pattern"})
 PATH_GROUPS = {"model": "local", "data": "file", "topology": "file"}
 # Keys that are typed without their group.
 ALIASES = {"report_to": "monitor.report_to"}
@@ -107,7 +107,7 @@ def quote(text: str) -> str:
 
 
 def _value_override(argument: str, key: str, value: str, *, sweep: bool) -> str:
-    if key in _NAME_LISTS and "," in value and not sweep and value[0] not in "['\"":
+    if key in _NAME_LISTS and "," in value and not sweep and value[0] not in "{['\"":
         # Hydra would take the commas for a sweep over the names.
         return f"{argument.split('=', 1)[0]}={quote(value)}"
     if key in _PATTERNS and value and value[0] not in "{['\"":

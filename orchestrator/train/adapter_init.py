@@ -14,6 +14,7 @@ the very same base and the same zero for its export.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +28,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from orchestrator.config import AdapterInit
+from orchestrator.config import AdapterInit, RunConfig
 from orchestrator.errors import Problem, UserError
 
 INITIAL_FILE: Final = "adapter_initial.safetensors"
@@ -183,15 +184,31 @@ def _stored_like(layer: nn.Module, rest: torch.Tensor) -> nn.Parameter:
     return nn.Parameter(rest.to(weight.dtype), requires_grad=False)
 
 
-def kept_or_none(folder: Path) -> Initial | None:
-    """The matrices that an earlier attempt of the run has kept."""
+def start_key(config: RunConfig) -> str:
+    """What adapters start from depends on this: of two starts in one folder, the second may have asked for another."""
+    adapter, base, data = config.adapter, config.base, config.data
+    names = (config.model.path, config.model.revision, data.path, data.sources, config.seed)
+    ranks = (adapter.rank, adapter.alpha, adapter.targets, adapter.rank_pattern, adapter.alpha_pattern, adapter.rho)
+    kinds = (adapter.kind, adapter.init, adapter.rslora, adapter.dora)
+    return hashlib.sha256(repr((names, ranks, kinds, base)).encode()).hexdigest()
+
+
+def kept_or_none(folder: Path, key: str) -> Initial | None:
+    """The matrices that an earlier attempt of the run has kept.
+
+    Those of another key were left by a start that came to nothing; with a checkpoint beside them they are the run's.
+    """
     path = folder / INITIAL_FILE
-    return load_file(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    with safe_open(path, framework="pt") as file:
+        is_own = (file.metadata() or {}).get("key") == key
+    return load_file(path) if is_own or any((folder / "checkpoints").glob("step-*")) else None
 
 
-def keep(folder: Path, initial: Initial) -> None:
+def keep(folder: Path, initial: Initial, key: str) -> None:
     """Keep the matrices beside the run: under another name first, so that a file that is there is whole."""
     path = folder / INITIAL_FILE
     part = path.with_suffix(".part")
-    save_file(initial, part)
+    save_file(initial, part, metadata={"key": key})
     part.rename(path)

@@ -9,6 +9,7 @@ kept beside the run: a run that goes on must have the same ones.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,13 +21,12 @@ import torch
 from peft import get_peft_model
 from peft.peft_model import PeftModel
 from peft.utils.incremental_pca import IncrementalPCA
-from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
-from orchestrator.config import AdapterInit
+from orchestrator.config import AdapterConfig, AdapterInit
 from orchestrator.errors import Problem, UserError
-from orchestrator.train.adapter_init import INITIAL_FILE, adapted
+from orchestrator.train.adapter_init import adapted, keep, kept_or_none, start_key
 from orchestrator.train.adapters import adapter_config
 
 if TYPE_CHECKING:
@@ -74,11 +74,12 @@ def found_ranks(run: Run, base: PreTrainedModel) -> Found:
 
 
 def _of_main(run: Run, base: PreTrainedModel) -> Found:
-    found = _kept(run.settings.run_dir)
+    key = start_key(run.config)
+    found = _kept(run.settings.run_dir, key)
     if found is None:
         run.say(f"EVA looks at up to {_ROWS} rows to give each module its rank")
         found = _looked_at(run, base)
-        _keep(run.settings.run_dir, found)
+        _keep(run.settings.run_dir, found, key)
     return found
 
 
@@ -204,17 +205,24 @@ def put(model: PeftModel, directions: dict[str, torch.Tensor]) -> None:
             module.lora_A[_ADAPTER].weight.copy_(directions[name])
 
 
-def _kept(folder: Path) -> Found | None:
-    path = folder / RANKS_FILE
-    if not path.is_file():
+def alpha_of(adapter: AdapterConfig, rank: int) -> float:
+    """The alpha with which a module of this rank has the scale that `adapter.rank` would have."""
+    share = rank / adapter.settled_rank
+    return adapter.alpha * (math.sqrt(share) if adapter.rslora else share)
+
+
+def _kept(folder: Path, key: str) -> Found | None:
+    path, directions = folder / RANKS_FILE, kept_or_none(folder, key)
+    if directions is None or not path.is_file():
         return None
     ranks = {name: int(rank) for name, rank in json.loads(path.read_text(encoding="utf-8")).items()}
-    return Found(ranks=ranks, targets=list(ranks), directions=load_file(folder / INITIAL_FILE))
+    return Found(ranks=ranks, targets=list(ranks), directions=directions)
 
 
-def _keep(folder: Path, found: Found) -> None:
-    """The ranks last: where they are, the directions are whole."""
-    save_file(found.directions, folder / INITIAL_FILE)
+def _keep(folder: Path, found: Found, key: str) -> None:
+    """Both or none: ranks that lie about without directions of the same key do not count."""
+    (folder / RANKS_FILE).unlink(missing_ok=True)
+    keep(folder, found.directions, key)
     part = (folder / RANKS_FILE).with_suffix(".part")
     part.write_text(json.dumps(found.ranks, indent=1), encoding="utf-8")
     part.rename(folder / RANKS_FILE)

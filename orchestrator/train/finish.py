@@ -8,7 +8,7 @@ import transformers
 
 from orchestrator.config import AdapterInit
 from orchestrator.errors import UserError
-from orchestrator.train.adapter_init import kept_or_none
+from orchestrator.train.adapter_init import kept_or_none, start_key
 from orchestrator.train.evaluate import record_logits
 from orchestrator.train.export import save_adapter
 from orchestrator.train.model import trainable
@@ -61,7 +61,9 @@ def _save_adapter(run: Run, tokenizer: transformers.PreTrainedTokenizerBase) -> 
     if run.settings.is_main:
         try:
             folder = run.settings.run_dir
-            initial = kept_or_none(folder) if run.config.adapter.init is AdapterInit.pissa else None
+            initial = (
+                kept_or_none(folder, start_key(run.config)) if run.config.adapter.init is AdapterInit.pissa else None
+            )
             save_adapter(run.trainer.model, tokenizer, parameters, folder / "adapter", initial)
         except UserError as error:
             failure = error

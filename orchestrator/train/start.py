@@ -28,12 +28,11 @@ def adapters_of(run: Run, base: PreTrainedModel) -> PeftModel:
     adapter, seed, steps = run.config.adapter, run.config.seed, run.sampler.num_steps
     if adapter.init is AdapterInit.eva:
         found = eva.found_ranks(run, base)
-        own = adapter.alpha / adapter.settled_rank
         plain = replace(
             adapter,
             init=AdapterInit.default,
             rank_pattern=tuple((name, float(rank)) for name, rank in found.ranks.items()),
-            alpha_pattern=tuple((name, own * rank) for name, rank in found.ranks.items()),
+            alpha_pattern=tuple((name, eva.alpha_of(adapter, rank)) for name, rank in found.ranks.items()),
             targets=tuple(found.targets),
         )
         model = add_adapters(base, plain, seed, steps)
@@ -51,11 +50,12 @@ def _start_from_weights(run: Run, model: PeftModel) -> None:
     init, folder = run.config.adapter.init, run.settings.run_dir
     run.say(f"adapters start from the weights of the files ({init.value})")
     weights = adapter_init.FullWeights(local_folder(run.config), model.get_base_model().base_model_prefix)
-    initial = run.group.from_main(adapter_init.kept_or_none(folder) if run.settings.is_main else None)
+    key = adapter_init.start_key(run.config)
+    initial = run.group.from_main(adapter_init.kept_or_none(folder, key) if run.settings.is_main else None)
     if initial is None:
         initial = _computed(run, model, weights)
         if run.settings.is_main:
-            adapter_init.keep(folder, initial)
+            adapter_init.keep(folder, initial, key)
     adapter_init.put(model, initial)
     if init is AdapterInit.pissa:
         adapter_init.leave_rest(model, initial, weights)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
+from orchestrator.config import AdapterConfig, AdapterInit, BaseConfig, DataConfig, ModelConfig, Quant, RunConfig
 from orchestrator.errors import UserError
-from orchestrator.train.eva import Look
+from orchestrator.train.adapter_init import keep, kept_or_none, start_key
+from orchestrator.train.eva import Look, alpha_of
 
 FEATURES = 24
 
@@ -85,3 +90,22 @@ def test_too_few_tokens_are_told() -> None:
     near = tokens([5.0], 1, seed=1)[:, :4]
     with pytest.raises(UserError, match="fewer than 8 tokens"):
         looked(near, near.clone(), most=8).ranks(budget=3)
+
+
+@pytest.mark.parametrize(("rslora", "ranks"), [(False, {4: 4.0, 32: 32.0}), (True, {4: 8.0, 64: 32.0})])
+def test_alpha_follows_the_rank_so_that_the_scale_stays(rslora: bool, ranks: dict[int, float]) -> None:
+    adapter = AdapterConfig(rank=16, alpha=16.0, rslora=rslora, init=AdapterInit.eva)
+    assert {rank: alpha_of(adapter, rank) for rank in ranks} == ranks
+    for rank, alpha in ranks.items():
+        assert alpha / (rank**0.5 if rslora else rank) == pytest.approx(16 / (4 if rslora else 16))
+
+
+def test_what_a_start_that_came_to_nothing_has_left_is_not_taken(tmp_path: Path) -> None:
+    model, data = ModelConfig(path="m"), DataConfig(path="d")
+    config = RunConfig(model=model, data=data, adapter=AdapterConfig(rank=8, init=AdapterInit.loftq))
+    other = replace(config, base=BaseConfig(quant=Quant.fp4))
+    keep(tmp_path, {"a": torch.ones(2)}, start_key(config))
+    assert torch.equal((kept_or_none(tmp_path, start_key(config)) or {})["a"], torch.ones(2))
+    assert kept_or_none(tmp_path, start_key(other)) is None
+    (tmp_path / "checkpoints" / "step-00000002").mkdir(parents=True)
+    assert kept_or_none(tmp_path, start_key(other)) is not None
