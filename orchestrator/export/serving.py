@@ -119,7 +119,9 @@ def _refused_by_sglang(config: Mapping[str, Any]) -> Iterator[str]:
 
 def largest_rank(config: Mapping[str, Any]) -> int:
     """Return the rank that a server must have room for."""
-    return max([int(config["r"]), *(int(rank) for rank in (config.get("rank_pattern") or {}).values())])
+    ranks = (config.get("rank_pattern") or {}).values()
+    # AdaLoRA names the rows that are left instead of their number.
+    return max([int(config["r"]), *(sum(rank) if isinstance(rank, list) else int(rank) for rank in ranks)])
 
 
 def _refused_features(config: Mapping[str, Any]) -> Iterator[str]:
@@ -192,6 +194,8 @@ def mergeable(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield why an adapter cannot be merged into the weights of its base."""
     if config.get("bias", "none") != "none" or config.get("lora_bias"):
         yield "it has trained biases"
+    if config.get("peft_type") == "ADALORA":
+        yield "it is stored as AdaLoRA, which PEFT cannot lay onto a base without weights; newer runs store plain LoRA"
     start = config.get("init_lora_weights", True)
     if isinstance(start, str) and start.lower() not in PLAIN_STARTS:
         yield f"init_lora_weights={start} belongs to a base that was changed at the start"

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from orchestrator.errors import Problem, UserError
 from orchestrator.train.adapter_init import Initial
+from orchestrator.train.as_lora import store_as_lora
 from orchestrator.train.difference import store_difference
 
 
@@ -38,6 +39,7 @@ def save_adapter(
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         model.save_pretrained(str(temporary), state_dict=dict(parameters))
+        store_as_lora(temporary)
         if initial is not None:
             store_difference(temporary, initial)
         tokenizer.save_pretrained(str(temporary))

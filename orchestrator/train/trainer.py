@@ -162,7 +162,7 @@ class PlannedTrainer(SFTTrainer):  # type: ignore[misc]
         self.meter.correct = self.meter.correct + outputs.is_top1.detach().sum()
         self.meter.label_tokens = self.meter.label_tokens + outputs.label_mask.sum()
         loss: torch.Tensor = -outputs.log_probs.sum() / items.clamp(min=1)
-        return loss * self.settings.world_size + orthogonality(self.model) / self.settings.accumulation
+        return loss * self.settings.world_size + _pull_alone(orthogonality(self.model)) / self.settings.accumulation
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:  # noqa: ANN401 - a tensor or a float
         """Clip the averaged gradient; unscale first, which accelerate does for its own scaler only."""
@@ -185,6 +185,11 @@ class PlannedTrainer(SFTTrainer):  # type: ignore[misc]
         self._metrics["train"].clear()
         self._metrics["eval"].clear()
         super().log(logs, start_time)
+
+
+def _pull_alone(penalty: torch.Tensor | float) -> torch.Tensor | float:
+    """Nothing to the loss that is told, and its gradient: curves of all kinds of adapters are the same quantity."""
+    return penalty - penalty.detach() if isinstance(penalty, torch.Tensor) else penalty
 
 
 def autocast(settings: TrainSettings, *, cache_enabled: bool = True) -> contextlib.AbstractContextManager[Any]:
