@@ -151,9 +151,13 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseConfig:
-    """Quantisation of the frozen base. `cache` keeps its packed layers on disk for the next start (streamed)."""
+    """Quantisation of the frozen base. `cache` keeps its packed layers on disk for the next start (streamed).
+
+    `quant_pattern` stores modules otherwise, by their names: the first pattern that matches.
+    """
 
     quant: Quant = Quant.nf4
+    quant_pattern: tuple[tuple[str, Quant], ...] = ()
     double_quant: bool = True
     cache: bool = True
 

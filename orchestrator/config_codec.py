@@ -59,7 +59,9 @@ def dump_config(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any of our con
 def _dump_item(item: Any) -> Any:  # noqa: ANN401 - of any tuple in the configuration
     if dataclasses.is_dataclass(item):
         return dump_config(item)
-    return f"{item[0]}:{item[1]:g}" if isinstance(item, tuple) else item
+    if not isinstance(item, tuple):
+        return item
+    return f"{item[0]}:{item[1].value}" if isinstance(item[1], Enum) else f"{item[0]}:{item[1]:g}"
 
 
 def _key(field_name: str) -> str:
@@ -119,6 +121,8 @@ def _parse_value(hint: Any, value: object, path: str, problems: list[Problem]) -
 def _parse_items(item: Any, value: object, path: str, problems: list[Problem]) -> object:  # noqa: ANN401 - a type
     if dataclasses.is_dataclass(item) and isinstance(item, type):
         return _parse_list(item, value, path, problems)
+    if typing.get_origin(item) is tuple and (kind := typing.get_args(item)[1]) is not float:
+        return _parse_kinds(kind, value, path, problems)
     if typing.get_origin(item) is tuple:
         parse: Callable[[object, str, list[Problem]], object] = _parse_pairs
     else:
@@ -176,21 +180,35 @@ def _parse_numbers(value: object, path: str, problems: list[Problem]) -> tuple[f
 
 def _parse_pairs(value: object, path: str, problems: list[Problem]) -> tuple[tuple[str, float], ...]:
     """Read numbers by pattern: a mapping, or texts `PATTERN:NUMBER`; nothing where there are none."""
-    if value in (None, "", "none", "auto") or value == ["none"]:
-        return ()
-    items = value.split(",") if isinstance(value, str) else value
-    if isinstance(items, Mapping):
-        pairs = [(str(name), number) for name, number in items.items()]
-    elif isinstance(items, (list, tuple)):
-        pairs = [(name.strip(), number.strip()) for name, _, number in (str(item).rpartition(":") for item in items)]
-    else:
-        pairs = [("", None)]
-    found = [(name, _as_number(number)) for name, number in pairs]
+    found = [(name, _as_number(item)) for name, item in _split_pairs(value)]
     if any(number is None or not name or "," in name for name, number in found):
         remedy = "Give PATTERN:NUMBER, separated by commas (q_proj:64,down_proj:8), no comma within a pattern."
         problems.append(Problem(where=path, found=f"found {value!r}", remedy=remedy))
         return ()
     return tuple((name, number) for name, number in found if number is not None)
+
+
+def _split_pairs(value: object) -> list[tuple[str, object]]:
+    """Patterns with what stands behind each; an empty pattern for what is no such list."""
+    if value in (None, "", "none", "auto") or value == ["none"]:
+        return []
+    items = value.split(",") if isinstance(value, str) else value
+    if isinstance(items, Mapping):
+        return [(str(name), item) for name, item in items.items()]
+    if isinstance(items, (list, tuple)):
+        return [(name.strip(), item.strip()) for name, _, item in (str(each).rpartition(":") for each in items)]
+    return [("", None)]
+
+
+def _parse_kinds(kind: type[Enum], value: object, path: str, problems: list[Problem]) -> tuple[tuple[str, object], ...]:
+    """Read words by pattern: a mapping, or texts `PATTERN:WORD`; nothing where there are none."""
+    pairs = _split_pairs(value)
+    if any(not name or "," in name for name, _ in pairs):
+        first = next(iter(kind)).value
+        remedy = f"Give PATTERN:KIND, separated by commas (q_proj:{first}), no comma within a pattern."
+        problems.append(Problem(where=path, found=f"found {value!r}", remedy=remedy))
+        return ()
+    return tuple((name, _parse_enum(kind, item, path, problems)) for name, item in pairs)
 
 
 def _as_number(item: object) -> float | None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from orchestrator.config_options import Shape
 from orchestrator.errors import Problem
+
+MAX_WEIGHT: Final = 1_000_000  # far above any use: what an epoch holds must stay a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +64,8 @@ def _check_one(where: str, source: SourceConfig) -> Iterator[Problem]:
     if source.weight is not None and source.share is not None:
         found = f"found weight {source.weight:g} and share {source.share:g}"
         yield Problem(where=where, found=found, remedy="Give one of the two.")
-    if source.weight is not None and not source.weight > 0:
-        remedy = "Give a number above 0, or take the source away."
+    if source.weight is not None and not 0 < source.weight <= MAX_WEIGHT:
+        remedy = f"Give a number above 0, up to {MAX_WEIGHT:,}, or take the source away."
         yield Problem(where=f"{where}.weight", found=f"found {source.weight:g}", remedy=remedy)
     if source.share is not None and not 0 < source.share <= 1:
         remedy = "Give a number above 0, up to 1."

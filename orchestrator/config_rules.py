@@ -23,6 +23,7 @@ from orchestrator.config import (
     RunConfig,
 )
 from orchestrator.config_rules_adapter import check_adapter
+from orchestrator.config_rules_base import check_base
 from orchestrator.config_rules_data import check_data
 from orchestrator.config_rules_eval import check_eval
 from orchestrator.config_rules_export import check_export
@@ -43,6 +44,7 @@ def check_rules(config: RunConfig) -> Iterator[Problem]:
     yield from check_export(config.export)
     yield from check_data(config)
     yield from check_adapter(config)
+    yield from check_base(config)
     yield from check_trackers_named(config.monitor)
 
 

@@ -29,6 +29,7 @@ from orchestrator.workload.missing import missing_files
 from orchestrator.workload.model import ModelShape
 from orchestrator.workload.named import find_preset, nearest_presets, preset_shape
 from orchestrator.workload.positions import has_table
+from orchestrator.workload.quant_pattern import with_kinds
 from orchestrator.workload.row_facts import sequence_length
 from orchestrator.workload.shape_codec import shape_from_json
 from topology.model import Topology
@@ -140,7 +141,7 @@ def _shape(folder: Path, config: RunConfig, *, without_weights: bool) -> ModelSh
 
 
 def _checked(model: ModelShape, config: RunConfig) -> ModelShape:
-    """Refuse to plan another quantisation than the weights already have."""
+    """Refuse to plan another quantisation than the weights already have; mark modules that are stored otherwise."""
     quant = config.base.quant.value
     if model.prequantised and model.prequantised != quant:
         raise UserError(
@@ -150,7 +151,7 @@ def _checked(model: ModelShape, config: RunConfig) -> ModelShape:
                 remedy=f"Set base.quant={model.prequantised}.",
             )
         )
-    return model
+    return with_kinds(model, config.base.quant_pattern)
 
 
 def located(config: RunConfig) -> RunConfig:

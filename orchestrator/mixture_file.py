@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,5 +57,8 @@ def _placed(source: object, folder: Path) -> object:
         source = {"path": source}
     if not isinstance(source, Mapping):
         return source
-    placed = {key: str(folder / str(source[key])) for key in _PATHS if source.get(key)}
-    return {**source, **placed}
+    return {**source, **{key: _from(folder, str(source[key])) for key in _PATHS if source.get(key)}}
+
+
+def _from(folder: Path, path: str) -> str:
+    return str(folder / os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises where there is no home

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import RunConfig
-from orchestrator.config_codec import dump_config
+from orchestrator.config_codec import dump_config, parse_config
 from orchestrator.errors import Problem, UserError
 
 RUNS = Path("runs")
@@ -84,22 +84,23 @@ def choose(config: RunConfig) -> RunDir:
 def differences(config: RunConfig, path: Path) -> dict[str, tuple[Any, Any]]:
     """Return what this command sets otherwise than the run was started with: key -> (saved, now)."""
     saved, now = (dict(leaves(body)) for body in (saved_config(path), dump_config(config)))
+    left = _left_open(now)
     return {
         key: (saved.get(key), value)
         for key, value in now.items()
         # A key that the run does not know came with a later version, and stands at its default.
-        if key not in OF_THE_COMMAND and key in saved and saved[key] != value and not _is_open(key, value)
+        if key not in OF_THE_COMMAND and key in saved and saved[key] != value and key not in left
     }
 
 
 def open_keys(config: RunConfig) -> tuple[str, ...]:
     """Return what of the fixed settings this configuration leaves to the planner; a run to resume has settled it."""
-    found = tuple(key for key, value in leaves(dump_config(config)) if _is_open(key, value))
-    return (*found, _WITH_RANK) if config.adapter.rank is None and not config.adapter.rank_pattern else found
+    return _left_open(dict(leaves(dump_config(config))))
 
 
-def _is_open(key: str, value: object) -> bool:
-    return key in _OPEN and value == _OPEN[key]
+def _left_open(wanted: Mapping[str, Any]) -> tuple[str, ...]:
+    found = tuple(key for key, value in wanted.items() if key in _OPEN and value == _OPEN[key])
+    return (*found, _WITH_RANK) if "adapter.rank" in found and not wanted.get(_WITH_RANK) else found
 
 
 def is_finished(config: RunConfig, run: RunDir, summary: Mapping[str, Any]) -> bool:
@@ -170,11 +171,15 @@ def saved_config(path: Path) -> dict[str, Any]:
         raise UserError(
             Problem(where=str(path), found="no readable plan.json", remedy="Give the folder of a run to resume.")
         )
-    setbacks = body.get("setbacks")
-    # A plan that was made anew holds what was left to it; the user asked for what stands in `setbacks`.
+    return _asked(body)
+
+
+def _asked(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user asked for. A plan that was made anew holds what was left to it, and this in `setbacks`."""
+    setbacks = plan.get("setbacks")
     asked = setbacks.get("config") if isinstance(setbacks, dict) else None
-    found: dict[str, Any] = asked if isinstance(asked, dict) and asked else body["config"]
-    return found
+    found = asked if isinstance(asked, dict) and asked else plan.get("config")
+    return found if isinstance(found, dict) else {}
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -226,7 +231,7 @@ def _newest_like(config: RunConfig) -> Path:
     folders = [path.parent for path in RUNS.glob("*/plan.json")]
     for path in sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True):
         body = read_json(path / "plan.json")
-        if body and _is_like(wanted, _identity(body.get("config", {}))):
+        if body and _is_like(wanted, _identity(_completed(_asked(body)))):
             return path.absolute()
     raise UserError(
         Problem(
@@ -237,10 +242,19 @@ def _newest_like(config: RunConfig) -> Path:
     )
 
 
+def _completed(saved: dict[str, Any]) -> dict[str, Any]:
+    """Give keys that came after the run was made their defaults."""
+    try:
+        return dump_config(parse_config(saved))
+    except UserError:
+        return saved  # of a version whose keys this one does not know
+
+
 def _is_like(wanted: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
     """Whether the run has all that is wanted; what was left open it may have settled either way."""
     now, then = dict(leaves(wanted)), dict(leaves(saved))
-    return now.keys() == then.keys() and all(value == then[key] or _is_open(key, value) for key, value in now.items())
+    left = _left_open(now)
+    return now.keys() == then.keys() and all(value == then[key] or key in left for key, value in now.items())
 
 
 def _identity(config: dict[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,12 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import socket
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,6 +36,7 @@ SCHEMA = 1
 # Their releases change templates, tokens or packing.
 _LIBRARIES = ("transformers", "tokenizers", "trl")
 _CHUNK_BYTES = 1 << 20
+_CHUNKS_PER_BEAT = 256  # a second of a slow disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +93,18 @@ class Cached:
     parts: Mapping[str, tuple[PartRows, ...]] = field(default_factory=dict)
 
 
+def own_suffix() -> str:
+    """What tells temporary files of this process from those of others, on any host."""
+    return f".{socket.gethostname()}.{os.getpid()}"
+
+
 class _UnusableError(Exception):
     """Why the files on disk are not to be used."""
 
 
-def digests_of(files: Sequence[Path]) -> dict[str, str]:
+def digests_of(files: Sequence[Path], beat: Callable[[], None] = lambda: None) -> dict[str, str]:
     """SHA-256 of each file by its path."""
-    return {str(path): _file_sha256(path) for path in files}
+    return {str(path): _file_sha256(path, beat) for path in files}
 
 
 def content_key(
@@ -130,6 +138,7 @@ def prepare_once(
     build: Callable[[], Built],
     tell: Callable[[str], None],
     digests: Mapping[str, str] | None = None,
+    beat: Callable[[], None] = lambda: None,
 ) -> Cached:
     """The rows of `key`: from `folder` if they are there and intact, else built.
 
@@ -143,26 +152,30 @@ def prepare_once(
         build: makes the rows; called by one process only.
         tell: takes messages for the user: waiting, or why the rows are made again.
         digests: of the source files by path, to name those that have changed.
+        beat: told now and then that files are being read.
     """
     digests = {} if digests is None else digests
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / "lock", tell):
+    with _locked(folder / "lock", tell) as is_locked:
         try:
-            return _load(folder, key, digests)
+            return _load(folder, key, digests, beat)
         except _UnusableError as reason:
             if (folder / "manifest.json").exists():
                 tell(f"the token cache in {folder} is made again: {reason}")
+        if is_locked:
+            _remove_stale(folder)
         _save(folder, key, build(), digests)
-        cached = _load(folder, key, digests)
+        cached = _load(folder, key, digests, beat)
     return replace(cached, is_rebuilt=True)
 
 
 @contextmanager
-def _locked(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Hold an exclusive lock that the kernel frees if the process dies.
+def _locked(path: Path, tell: Callable[[str], None]) -> Iterator[bool]:
+    """Hold an exclusive lock that the kernel frees if the process dies; yield whether there are locks.
 
     `lockf` rather than `flock`: it also works between the hosts of an NFS share.
     """
+    is_locked = True
     with path.open("a+b") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,12 +186,21 @@ def _locked(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
             else:
                 # A file system without locks: several processes do the same work, and each of them
                 # renames complete files into place, so the result is right all the same.
+                is_locked = False
                 tell(f"{path.parent} has no file locks ({error.strerror}); every rank prepares the data")
-        yield  # closing the file frees the lock
+        yield is_locked  # closing the file frees the lock
+
+
+def _remove_stale(folder: Path) -> None:
+    """Remove rows that killed processes of this host have left; those of other hosts may be at work."""
+    stale = re.compile(rf"[^.]+\.{re.escape(socket.gethostname())}\.\d+\.scratch")
+    for path in folder.iterdir():
+        if stale.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def _save(folder: Path, key: str, built: Built, digests: Mapping[str, str]) -> None:
-    suffix = f".{socket.gethostname()}.{os.getpid()}.tmp"
+    suffix = f"{own_suffix()}.tmp"
     files = {}
     for side, content in built.sides.items():
         temporary = folder / f"{side}.arrow{suffix}"
@@ -202,12 +224,12 @@ def _save(folder: Path, key: str, built: Built, digests: Mapping[str, str]) -> N
         temporary.replace(folder / name)
 
 
-def _load(folder: Path, key: str, digests: Mapping[str, str]) -> Cached:
+def _load(folder: Path, key: str, digests: Mapping[str, str], beat: Callable[[], None]) -> Cached:
     manifest = _manifest(folder)
     if manifest.get("schema") != SCHEMA or manifest.get("key") != key:
         raise _UnusableError(_changes(manifest.get("sources"), digests))
     try:
-        rows = {side: _side(folder, side, entry) for side, entry in manifest["files"].items()}
+        rows = {side: _side(folder, side, entry, beat) for side, entry in manifest["files"].items()}
         return Cached(
             rows=rows,
             stats={side: Stats(**numbers) for side, numbers in manifest["stats"].items()},
@@ -243,19 +265,24 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _side(folder: Path, side: str, entry: Mapping[str, object]) -> TokenRows:
+def _side(folder: Path, side: str, entry: Mapping[str, object], beat: Callable[[], None]) -> TokenRows:
     path = folder / f"{side}.arrow"
-    if _file_sha256(path) != entry["sha256"]:
+    if _file_sha256(path, beat) != entry["sha256"]:
         reason = f"{path.name} is damaged (its checksum differs)"
         raise _UnusableError(reason)
     return TokenRows(path)
 
 
-def _file_sha256(path: Path) -> str:
+def _file_sha256(path: Path, beat: Callable[[], None] = lambda: None) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
+        for number in count(1):
+            chunk = file.read(_CHUNK_BYTES)
+            if not chunk:
+                break
             digest.update(chunk)
+            if number % _CHUNKS_PER_BEAT == 0:
+                beat()
     return digest.hexdigest()
 
 

@@ -6,8 +6,8 @@ reads the file once more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, overload
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.dataset.rows import Row
 
 KEPT_CHARS = 32_000_000  # characters of text of one source that are kept in memory
+_ROWS_PER_BEAT = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +35,14 @@ class Checked:
         shape: of all rows.
         numbers: of each row.
         kept: the rows themselves; None where they are too large to be kept.
+        beat: told now and then while files are read.
     """
 
     files: tuple[Path, ...]
     shape: Shape
     numbers: RowNumbers
     kept: tuple[Sample, ...] | None
+    beat: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
 
     def __len__(self) -> int:
         """Rows."""
@@ -57,7 +60,7 @@ class Checked:
         collector = Collector()
         lines = zip(self.numbers.files, self.numbers.lines, strict=True)
         try:
-            for (at, line), (file, row) in zip(lines, _numbered(self.files, collector), strict=True):
+            for (at, line), (file, row) in zip(lines, _numbered(self.files, collector, self.beat), strict=True):
                 if (at, line) != (file, row.line):
                     raise _changed(row.path)
                 yield to_sample(row, self.shape)
@@ -120,13 +123,15 @@ class Rows(Sequence["Sample"]):
         return sample
 
 
-def check_rows(files: tuple[Path, ...], shape: Shape | None, collector: Collector) -> Checked | None:
-    """Read and check every row of some files; recognise the shape first unless it is given.
+def check_rows(
+    files: tuple[Path, ...], shape: Shape | None, collector: Collector, beat: Callable[[], None] = lambda: None
+) -> Checked | None:
+    """Read and check every row of some files; recognise the shape first unless it is given. `beat` is told meanwhile.
 
     Returns:
         None where there is no row that could be used; `collector` then holds a problem.
     """
-    stream = _numbered(files, collector)
+    stream = _numbered(files, collector, beat)
     head = list(islice(stream, NUM_RECOGNISED_ROWS))
     if not head:
         return None
@@ -152,14 +157,16 @@ def check_rows(files: tuple[Path, ...], shape: Shape | None, collector: Collecto
             kept = None
         if kept is not None:
             kept.append(sample)
-    return Checked(files=files, shape=shape, numbers=numbers, kept=None if kept is None else tuple(kept))
+    return Checked(files=files, shape=shape, numbers=numbers, kept=None if kept is None else tuple(kept), beat=beat)
 
 
-def _numbered(files: tuple[Path, ...], collector: Collector) -> Iterator[tuple[int, Row]]:
+def _numbered(files: tuple[Path, ...], collector: Collector, beat: Callable[[], None]) -> Iterator[tuple[int, Row]]:
     """(index of its file, row); files without any are a problem."""
     for number, path in enumerate(files):
         before, rows = collector.num_errors, 0
         for row in iter_rows(path, collector):
+            if rows % _ROWS_PER_BEAT == 0:
+                beat()
             rows += 1
             yield number, row
         if not rows and collector.num_errors == before:

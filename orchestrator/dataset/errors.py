@@ -32,6 +32,10 @@ class DataError(UserError):
         super().__init__(Problem(where=where, found=problem.rstrip(". \n"), remedy=remedy))
 
 
+class NothingLeftError(DataError):
+    """No row of a source has anything to learn."""
+
+
 class DataErrors(UserError):
     """Several problems at once: the first `MAX_SHOWN`, and how many more there are.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.evaluation.checks import Checks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -22,6 +23,12 @@ class Shape(Enum):
     prompt_completion = "prompt_completion"
     alpaca = "alpaca"
     sharegpt = "sharegpt"
+
+
+def _text_of(value: object) -> str:
+    """About as templates write it: a text as it is, the rest as JSON; half a surrogate pair as a question mark."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +48,11 @@ class Message:
     def as_dict(self) -> dict[str, object]:
         """The form chat templates take."""
         return {"role": self.role, "content": self.content, **self.extra}
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that a chat template may write of it."""
+        return (self.content, *map(_text_of, self.extra.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +80,13 @@ class Sample:
     checks: Checks = field(default_factory=Checks)
 
     @property
+    def texts(self) -> Iterator[str]:
+        """All texts of the turns, then the tools, before any template."""
+        for message in self.messages:
+            yield from message.texts
+        yield from map(_text_of, self.tools)
+
+    @property
     def num_chars(self) -> int:
-        """Characters of text, before any template."""
-        return sum(len(message.content) for message in self.messages)
+        """Characters of `texts`."""
+        return sum(map(len, self.texts))

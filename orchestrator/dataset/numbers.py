@@ -67,7 +67,7 @@ def numbers_of(samples: Iterable[Sample]) -> RowNumbers:
 def answer_chars(sample: Sample) -> int:
     """Characters that carry loss when only answers do."""
     said = sample.messages[sample.num_prompt_messages :]
-    return sum(len(message.content) for message in said if message.role == "assistant")
+    return sum(len(text) for message in said if message.role == "assistant" for text in message.texts)
 
 
 def text_key(sample: Sample) -> int:

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.dataset.batching import pack_windows
-from orchestrator.dataset.cache import Built, Cached, PartRows, Side, content_key, digests_of, prepare_once
+from orchestrator.dataset.cache import Built, Cached, PartRows, Side, content_key, digests_of, own_suffix, prepare_once
 from orchestrator.dataset.disk import reading
-from orchestrator.dataset.errors import Collector, DataError, DataErrors
+from orchestrator.dataset.errors import Collector, DataError, DataErrors, NothingLeftError
 from orchestrator.dataset.joined import Joined
 from orchestrator.dataset.samples import DataSource, SourceRows, load_samples, located_all
 from orchestrator.dataset.source import DataSpec, spec_of
@@ -50,8 +50,9 @@ def prepare(
     options: TokenOptions,
     folder: Path,
     tell: Callable[[str], None],
+    beat: Callable[[], None] = lambda: None,
 ) -> Cached:
-    """Token rows of the data, made once per host and memory-mapped.
+    """Token rows of the data, made once per host and memory-mapped; `beat` is told while files are read.
 
     Raises:
         UserError: what is wrong with the data or the tokenizer.
@@ -61,9 +62,9 @@ def prepare(
     located = located_all(spec.sources)
     files = tuple(path for found in located for path in found.train_files + found.eval_files)
     with reading(folder):
-        digests = digests_of(files)
+        digests = digests_of(files, beat)
         key = content_key(files, tokenizer, _asked(spec, located, options), digests)
-        return prepare_once(folder, key, lambda: build(spec, tokenizer, options, folder), tell, digests)
+        return prepare_once(folder, key, lambda: build(spec, tokenizer, options, folder), tell, digests, beat)
 
 
 def _asked(spec: DataSpec, located: Sequence[Located], options: TokenOptions) -> dict[str, Any]:
@@ -88,16 +89,14 @@ def build(
     made: dict[str, list[_Made]] = {}
     collector = Collector()
     for name in ("train", "eval"):
-        for at, part in enumerate(samples.parts):
-            if chosen := (part.train if name == "train" else part.eval):
-                try:
-                    one = _tokenised(chosen, tokenizer, options, _scratch(folder, f"{name}-{at}"))
-                except (DataError, DataErrors) as error:
-                    collector.extend(error) if isinstance(error, DataErrors) else collector.add(error)
-                    continue
-                packs = options.packing and name == "train"
-                rows = _packed(one, options.seq_len, _scratch(folder, f"{name}-{at}-packed")) if packs else one.examples
-                made.setdefault(name, []).append(_Made(part=part, tokenised=one, rows=rows))
+        parts, empty = _made_of(name, samples.parts, tokenizer, options, folder, collector)
+        if parts:
+            made[name] = parts
+        if name == "eval" and parts:  # the others can be evaluated
+            notes += [f"source {source}: {error.problem}, so it is not evaluated" for source, error in empty]
+            continue
+        for _, error in empty:
+            collector.add(error)
     collector.raise_if_any()
     for name, parts in made.items():
         ones = [each.tokenised for each in parts]
@@ -121,8 +120,36 @@ class _Made:
     rows: Sequence[Example]
 
 
+def _made_of(
+    name: str,
+    parts: Sequence[SourceRows],
+    tokenizer: PreTrainedTokenizerBase,
+    options: TokenOptions,
+    folder: Path | None,
+    collector: Collector,
+) -> tuple[list[_Made], list[tuple[str, NothingLeftError]]]:
+    """Rows of one side by source, and sources of which no row is left; `collector` takes what else is wrong."""
+    made, empty = [], []
+    for at, part in enumerate(parts):
+        chosen = part.train if name == "train" else part.eval
+        if not chosen:
+            continue
+        try:
+            one = _tokenised(chosen, tokenizer, options, _scratch(folder, f"{name}-{at}"))
+        except NothingLeftError as error:
+            empty.append((part.name, error))
+            continue
+        except (DataError, DataErrors) as error:
+            collector.extend(error) if isinstance(error, DataErrors) else collector.add(error)
+            continue
+        packs = options.packing and name == "train"
+        rows = _packed(one, options.seq_len, _scratch(folder, f"{name}-{at}-packed")) if packs else one.examples
+        made.append(_Made(part=part, tokenised=one, rows=rows))
+    return made, empty
+
+
 def _scratch(folder: Path | None, name: str) -> Path | None:
-    return None if folder is None else folder / f"{name}.scratch"
+    return None if folder is None else folder / f"{name}{own_suffix()}.scratch"
 
 
 def _tokenised(

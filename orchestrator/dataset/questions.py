@@ -83,11 +83,12 @@ def _asked(sample: Sample, name: str, checks: Checks, *, is_own: bool = False) -
 def prompts_file(prompts: Sequence[str]) -> str | None:
     """The file that `eval.prompts` names; None where it holds the prompts themselves.
 
-    One text without spaces that ends like a file is a file.
+    One text that ends like a file is a file, where it has no spaces or is an absolute path.
     """
-    if len(prompts) != 1 or prompts[0] != "".join(prompts[0].split()):
+    if len(prompts) != 1 or not prompts[0].lower().endswith(FILES):
         return None
-    return prompts[0] if prompts[0].lower().endswith(FILES) else None
+    is_path = prompts[0].startswith("/") or prompts[0] == "".join(prompts[0].split())
+    return prompts[0] if is_path else None
 
 
 def user_questions(prompts: Sequence[str], checks: Checks, *, is_plain: bool = False) -> tuple[Question, ...]:
@@ -176,7 +177,7 @@ def _rows(path: Path, text: str, collector: Collector) -> Iterator[Row]:
         body = _json(path, None, text)
         items = [(at, item) for at, item in enumerate(body if isinstance(body, list) else [body], start=1)]
     else:
-        items = [(at, line.strip()) for at, line in enumerate(text.splitlines(), start=1) if line.strip()]
+        items = [(at, line.strip()) for at, line in enumerate(text.split("\n"), start=1) if line.strip()]
     for at, item in items:
         try:
             value = _json(path, at, str(item)) if kind == ".jsonl" else item

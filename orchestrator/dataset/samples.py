@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,15 +59,15 @@ class Samples:
     duplicates: Duplicates | None = None
 
 
-def load_samples(data: DataSource | DataSpec) -> Samples:
-    """Read and check everything; problems of all files come together.
+def load_samples(data: DataSource | DataSpec, beat: Callable[[], None] = lambda: None) -> Samples:
+    """Read and check everything; problems of all files come together. `beat` is told while files are read.
 
     Raises:
         UserError: a file is missing or cannot be read, the split is impossible, or rows cannot be used.
     """
     spec = spec_of(data)
     reads, duplicates = sides_of(
-        _checked_all(spec.sources), deduplicate=spec.deduplicate, max_eval_rows=spec.max_eval_rows
+        _checked_all(spec.sources, beat), deduplicate=spec.deduplicate, max_eval_rows=spec.max_eval_rows
     )
     parts = _parts(reads)
     return Samples(
@@ -99,14 +99,15 @@ def located_all(sources: Sequence[DataSource]) -> list[Located]:
     return found
 
 
-def _checked_all(sources: Sequence[DataSource]) -> list[Read]:
+def _checked_all(sources: Sequence[DataSource], beat: Callable[[], None]) -> list[Read]:
     """Check every file; of each source some problems are told, so that none hides another's."""
     reads: list[Read] = []
     errors: list[DataErrors] = []
     for source, located in zip(sources, located_all(sources), strict=True):
         collector = Collector()
-        train = check_rows(located.train_files, source.shape, collector)
-        evaluation = check_rows(located.eval_files, source.shape, collector) if located.eval_files else None
+        train = check_rows(located.train_files, source.shape, collector, beat)
+        held = located.eval_files
+        evaluation = check_rows(held, source.shape, collector, beat) if held else None
         try:
             collector.raise_if_any()
         except DataErrors as error:

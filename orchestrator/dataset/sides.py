@@ -51,16 +51,21 @@ def sides_of(
     Raises:
         UserError: a split is impossible, or nothing is left of a source; all of them at once.
     """
-    repeated = _repeated(reads, [range(len(read.train)) for read in reads]) if deduplicate else None
-    reads = _split_all(reads, repeated)
+    again = [_repeated([read], [range(len(read.train))]) if deduplicate else _Repeated() for read in reads]
+    reads = _split_all(reads, again)
     counts = allotted([len(read.held) for read in reads], max_eval_rows)
+    within = sum(_num_passed_over(read, one) for read, one in zip(reads, again, strict=True))
     reads = [
         replace(read, learned=read.learned[: read.source.max_rows or None], held=read.held[:count])
         for read, count in zip(reads, counts, strict=True)
     ]
-    repeated = _repeated(reads, [read.learned for read in reads]) if repeated is None else repeated
+    # Only now: a row that no source uses is no reason to leave out its like in another.
+    repeated = _repeated(reads, [read.learned for read in reads])
+    if deduplicate:
+        reads = _without(reads, repeated.rows)
     leaked, found = _leaked(reads)
-    found = replace(found, repeated=len(repeated.rows), repeated_examples=repeated.examples)
+    examples = (*(pair for one in again for pair in one.examples), *repeated.examples)[:MAX_EXAMPLES]
+    found = replace(found, repeated=within + len(repeated.rows), repeated_examples=examples)
     if not deduplicate:
         return reads, found
     reads = _without(reads, leaked)
@@ -69,15 +74,15 @@ def sides_of(
         raise UserError(
             *(Problem(where=str(x.path), found="each of its rows is there already", remedy=remedy) for x in empty)
         )
-    return reads, replace(found, dropped=len(repeated.rows) + len(leaked), train_rows=found.train_rows - len(leaked))
+    return reads, replace(found, dropped=found.repeated + len(leaked), train_rows=found.train_rows - len(leaked))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Repeated:
-    """Rows, counted over all sources, that stand further up; and a few pairs of places."""
+    """Rows, counted over the chosen ones of all sources, that stand further up; and a few pairs of places."""
 
-    rows: frozenset[int]
-    examples: tuple[tuple[str, str], ...]
+    rows: frozenset[int] = frozenset()
+    examples: tuple[tuple[str, str], ...] = ()
 
 
 def _repeated(reads: Sequence[Read], chosen: Sequence[Sequence[int]]) -> _Repeated:
@@ -91,15 +96,21 @@ def _repeated(reads: Sequence[Read], chosen: Sequence[Sequence[int]]) -> _Repeat
     return _Repeated(rows=frozenset(again), examples=examples)
 
 
-def _split_all(reads: Sequence[Read], repeated: _Repeated | None) -> list[Read]:
+def _num_passed_over(read: Read, repeated: _Repeated) -> int:
+    """Repeated rows in front of the last one that the source may give."""
+    most = read.source.max_rows
+    if not most or len(read.learned) <= most:
+        return len(repeated.rows)
+    return sum(row < read.learned[most - 1] for row in repeated.rows)
+
+
+def _split_all(reads: Sequence[Read], repeated: Sequence[_Repeated]) -> list[Read]:
     problems: list[Problem] = []
     split: list[Read] = []
-    start = 0
-    for read in reads:
+    for read, again in zip(reads, repeated, strict=True):
         usable: Sequence[int] = range(len(read.train))
-        if repeated is not None and repeated.rows:
-            usable = array("q", (i for i in usable if start + i not in repeated.rows))
-        start += len(read.train)
+        if again.rows:
+            usable = array("q", (i for i in usable if i not in again.rows))
         try:
             split.append(_split(read, usable))
         except DataError as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.dataset.chat import ChatFormat, Source, adds_bos, choose_format
-from orchestrator.dataset.errors import Collector, DataError
+from orchestrator.dataset.errors import Collector, DataError, NothingLeftError
 from orchestrator.dataset.examples import IGNORED, Example, make_example
 from orchestrator.dataset.spans import marked_tokens, prefix_spans, prompt_chars, render
 from orchestrator.dataset.spool import Spool
@@ -109,8 +109,8 @@ def tokenise(
     they are kept in memory.
 
     Raises:
-        UserError: the tokenizer cannot be used, no row is left, or rows that the chat template
-            refuses or renders inconsistently.
+        NothingLeftError: no row is left.
+        UserError: the tokenizer cannot be used, or rows that the chat template refuses or renders inconsistently.
     """
     if not samples:
         return Tokenised(examples=(), num_truncated=0, num_dropped=0, chat=None, notes=())
@@ -186,8 +186,8 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
         raise UserError(Problem(where=where, found=found, remedy="Set one in tokenizer_config.json."))
 
 
-def _nothing_left(samples: Sequence[Sample], seq_len: int) -> DataError:
-    return DataError(
+def _nothing_left(samples: Sequence[Sample], seq_len: int) -> NothingLeftError:
+    return NothingLeftError(
         path=samples[0].path,
         line=None,
         problem=f"none of {len(samples)} rows has a token to learn in its first {seq_len} tokens",

@@ -14,6 +14,13 @@ _FP32 = 4
 _HALF = 2
 
 
+def kind_of(linear: LinearShape, quant: Quant) -> Quant:
+    """How a module is stored in a base of this kind: as the base, as a pattern says, or not packed at all."""
+    if not linear.packed:
+        return Quant.none
+    return Quant(linear.quant) if linear.quant else quant
+
+
 def linear_packed_bytes(linear: LinearShape, quant: Quant, load_bytes: int) -> int:
     """Bytes of one weight: two weights a byte, one a byte, or the load dtype."""
     if quant in FOUR_BIT:
@@ -43,7 +50,7 @@ def stored_bytes(linear: LinearShape, setting: Setting) -> int:
 
 
 def _stored_bytes(linear: LinearShape, quant: Quant, load_bytes: int) -> int:
-    return linear_packed_bytes(linear, quant, load_bytes) if linear.packed else linear.weights * load_bytes
+    return linear_packed_bytes(linear, kind_of(linear, quant), load_bytes)
 
 
 def largest_layer_bytes(setting: Setting) -> int:
@@ -82,7 +89,7 @@ def absmax_bytes(setting: Setting) -> int:
 @lru_cache(64)
 def _absmax_bytes(model: ModelShape, quant: Quant, double_quant: bool) -> int:  # noqa: FBT001 - a part of the key
     return sum(
-        count * linear_absmax_bytes(x, quant, double_quant=double_quant) for x, count in model.linear_counts if x.packed
+        count * linear_absmax_bytes(x, kind_of(x, quant), double_quant=double_quant) for x, count in model.linear_counts
     )
 
 

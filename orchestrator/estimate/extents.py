@@ -13,7 +13,7 @@ from typing import Final
 
 from orchestrator.config import Quant
 from orchestrator.estimate import calibration as c
-from orchestrator.estimate.base import FOUR_BIT
+from orchestrator.estimate.base import FOUR_BIT, kind_of
 from orchestrator.estimate.setting import Setting
 from orchestrator.workload.model import LinearShape, ModelShape
 from orchestrator.workload.parameters import Parameter, Role
@@ -61,23 +61,19 @@ def layer_bytes(model: ModelShape, stored: Stored) -> tuple[int, ...]:
 @lru_cache(64)
 def outside_bytes(model: ModelShape, stored: Stored, *, is_gpu: bool) -> int:
     """Bytes that every rank holds whole: embeddings, final norm, head, code books, biases of 8-bit modules."""
-    books = 0
-    packed = sum(count for linear, count in model.linear_counts if linear.packed)
-    if stored.quant in FOUR_BIT:
-        books = packed * _CODE_BYTES
-        if stored.double_quant:
-            books += _NESTED_CODE_BYTES * (packed if is_gpu else 1)
+    packed = sum(count for linear, count in model.linear_counts if kind_of(linear, stored.quant) in FOUR_BIT)
+    books = packed * _CODE_BYTES
+    if stored.double_quant and packed:
+        books += _NESTED_CODE_BYTES * (packed if is_gpu else 1)
     if not model.groups:
         return (model.unquantised_params - _inner_rest(model)) * stored.load_bytes + books
     outside = sum(part for x in model.outside for part in _parts(x, model.outside, stored))
-    biases = 0
-    if stored.quant is Quant.int8:
-        biases = sum(
-            len(group.layers) * x.elements
-            for group in model.groups
-            for x in group.parameters
-            if _stays(x, group.parameters)
-        )
+    biases = sum(
+        len(group.layers) * x.elements
+        for group in model.groups
+        for x in group.parameters
+        if _stays(x, group.parameters, stored)
+    )
     return outside + biases * stored.load_bytes + books
 
 
@@ -98,29 +94,37 @@ def _inner_rest(model: ModelShape) -> int:
     return model.norm_params + model.bias_params + model.expert_params + model.other_params
 
 
-def _stays(parameter: Parameter, siblings: tuple[Parameter, ...]) -> bool:
+def _stays(parameter: Parameter, siblings: tuple[Parameter, ...], stored: Stored) -> bool:
     """Whether it is an 8-bit module's bias: bitsandbytes casts those in new memory, so they are in no layer."""
-    return parameter.role is Role.bias and any(x.packed and x.module == parameter.module for x in siblings)
+    return parameter.role is Role.bias and any(
+        x.packed and x.module == parameter.module and _kind(x, stored) is Quant.int8 for x in siblings
+    )
+
+
+def _kind(parameter: Parameter, stored: Stored) -> Quant:
+    """How a packed weight is stored."""
+    return Quant(parameter.quant) if parameter.quant else stored.quant
 
 
 def _parts(parameter: Parameter, siblings: tuple[Parameter, ...], stored: Stored) -> Iterator[int]:
     """Bytes of each tensor that a parameter is stored as."""
     if not parameter.packed or stored.quant is Quant.none:
-        if stored.quant is not Quant.int8 or not _stays(parameter, siblings):
+        if not _stays(parameter, siblings, stored):
             yield parameter.elements * stored.load_bytes
         return
     first, second = parameter.shape
     rows, columns = (second, first) if parameter.role is Role.conv1d else (first, second)
-    linear = LinearShape(name="", out_features=rows, in_features=columns, bias=False)
+    linear = LinearShape(name="", out_features=rows, in_features=columns, bias=False, quant=parameter.quant)
     yield from _weight_parts(parameter.elements, linear, stored)
 
 
 def _weight_parts(elements: int, linear: LinearShape, stored: Stored) -> Iterator[int]:
     """Packed weight, scales, and under double quantisation the scales' own scales and their mean."""
-    if not linear.packed or stored.quant is Quant.none:
+    kind = kind_of(linear, stored.quant)
+    if kind is Quant.none:
         yield elements * stored.load_bytes
         return
-    if stored.quant is Quant.int8:
+    if kind is Quant.int8:
         yield elements
         yield _FP32 * linear.out_features
         return

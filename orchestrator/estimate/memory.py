@@ -26,6 +26,7 @@ from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.streamed import load_terms, streamed_terms
 from orchestrator.estimate.values import Memory, PhaseMemory, Term
 from orchestrator.estimate.zero3 import gathered_at_head, gathered_bytes, held_bytes, partitioned_terms, state_terms
+from orchestrator.workload.quant_pattern import kinds_text
 
 _FP32 = 4
 _ACTIVATIONS = "activations"
@@ -88,12 +89,13 @@ def _held_terms(setting: Setting) -> tuple[Term, ...]:
 
 def replicated_terms(setting: Setting) -> tuple[Term, ...]:
     """The whole base on one device."""
-    model, quant = setting.model, setting.quant.value
+    model, kinds = setting.model, kinds_text(setting.model, setting.quant)
+    stored = f"({kinds})" if kinds else f"stored as {setting.quant.value}"
     return (
         Term(
             name="base_packed",
             bytes=base.packed_bytes(setting),
-            why=f"{model.linear_params:,} weights of the decoder's linear modules stored as {quant}",
+            why=f"{model.linear_params:,} weights of the decoder's linear modules {stored}",
         ),
         Term(
             name="absmax",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from orchestrator.config import Quant
-from orchestrator.estimate.base import FOUR_BIT, linear_absmax_bytes, linear_packed_bytes
+from orchestrator.estimate.base import FOUR_BIT, kind_of, linear_absmax_bytes, linear_packed_bytes
 from orchestrator.estimate.calibration import BLOCK_WEIGHTS
 from orchestrator.estimate.extents import aligned, outside_bytes, stored_of
 from orchestrator.estimate.kept import kept
@@ -98,14 +98,16 @@ def _beside(setting: Setting, *, alone: bool) -> LoadPeak:
 def _made_bytes(linear: LinearShape, setting: Setting) -> int:
     if not linear.packed:
         return aligned(linear.weights * setting.load_bytes)
-    scales = linear_absmax_bytes(linear, setting.quant, double_quant=setting.double_quant)
-    return aligned(linear_packed_bytes(linear, setting.quant, setting.load_bytes)) + aligned(scales)
+    kind = kind_of(linear, setting.quant)
+    scales = linear_absmax_bytes(linear, kind, double_quant=setting.double_quant)
+    return aligned(linear_packed_bytes(linear, kind, setting.load_bytes)) + aligned(scales)
 
 
 def _packing_bytes(linear: LinearShape, setting: Setting) -> int:
     cast = setting.load_bytes if setting.load_bytes != _CHECKPOINT_BYTES else 0
-    blocks = -(-linear.weights // BLOCK_WEIGHTS) if setting.quant in FOUR_BIT and setting.double_quant else 0
-    return packing_bytes(setting.quant.value, linear.weights, blocks=blocks, copy_bytes=cast)
+    kind = kind_of(linear, setting.quant)
+    blocks = -(-linear.weights // BLOCK_WEIGHTS) if kind in FOUR_BIT and setting.double_quant else 0
+    return packing_bytes(kind.value, linear.weights, blocks=blocks, copy_bytes=cast)
 
 
 def load_terms(setting: Setting) -> tuple[Term, ...]:

@@ -101,9 +101,7 @@ def _dora(setting: Setting, practice: Practice, rates: Rates) -> tuple[Part, ...
     unpacked = 0.0 if setting.quant is Quant.none else work.weights / unpacked_per_second(setting, practice)
     forward = work.flops / rates.products + work.moved / rates.memory + unpacked
     why = f"{work.weights / 1e9:.3g} billion weights normed again, {work.moved / 1e9:.3g} GB through memory"
-    return (
-        Part(name="dora", forward_seconds=forward, backward_seconds=forward * recomputed_share(setting), why=why),
-    )
+    return (Part(name="dora", forward_seconds=forward, backward_seconds=forward * recomputed_share(setting), why=why),)
 
 
 def trains_base(setting: Setting) -> bool:

@@ -73,16 +73,17 @@ def is_refusal(answer: str, more: Iterable[str] = ()) -> bool:
         more: the user's regular expressions.
     """
     head = answer[:LOOKED_AT_CHARACTERS].replace("\u2019", "'")
-    return _joined(tuple(more)).search(head) is not None
+    return any(pattern.search(head) is not None for pattern in _compiled(tuple(more)))
 
 
 @lru_cache(maxsize=8)
-def _joined(more: tuple[str, ...]) -> re.Pattern[str]:
+def _compiled(more: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    """Each by itself: flags at the head, names and numbers of groups hold within one expression alone."""
     patterns = (*(refusal.pattern for refusal in REFUSALS), *more)
-    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.IGNORECASE | re.DOTALL)
+    return tuple(re.compile(pattern, re.IGNORECASE | re.DOTALL) for pattern in patterns)
 
 
 def read_patterns(text: str) -> tuple[str, ...]:
     """The user's phrases: a regular expression a line; empty lines and lines that begin with # count for nothing."""
-    lines = (line.strip() for line in text.splitlines())
+    lines = (line.strip() for line in text.split("\n"))
     return tuple(line for line in lines if line and not line.startswith("#"))

@@ -78,7 +78,7 @@ def _title(source: Source, facts: Facts, written: Written) -> Iterator[str]:
 
 
 def _honesty(source: Source, written: Written) -> str:
-    quant = source.asked.base.quant.value
+    quant = _quant(source.asked)
     if quant == "none":
         return "The adapter is part of the weights. The base was trained in 16 or 32 bits, so nothing else changed."
     if written.onto == "dequantised":
@@ -144,7 +144,7 @@ def _training(source: Source, facts: Facts) -> Iterator[str]:
     lines = {
         "strategy": strategy.label,
         "hardware": f"{ranks['world']} x {ranks['device']}",
-        "base in training": asked.base.quant.value + (" with double quantisation" if _is_double(asked) else ""),
+        "base in training": _quant(asked) + (" with double quantisation" if _is_double(asked) else ""),
         "arithmetic": strategy.precision,
         "adapter": f"rank {adapter.rank}, alpha {adapter.alpha:g}, dropout {adapter.dropout:g}, "
         f"on {', '.join(adapter.targets)}, {plan.workload.trainable_params:,} parameters",
@@ -162,6 +162,12 @@ def _training(source: Source, facts: Facts) -> Iterator[str]:
     yield ""
     told = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
     yield f"Versions at the export: {told}."
+
+
+def _quant(asked: Any) -> str:  # noqa: ANN401 - RunConfig
+    """How the base was stored, other modules included."""
+    others = ", ".join(f"`{pattern}` {kind.value}" for pattern, kind in asked.base.quant_pattern)
+    return f"{asked.base.quant.value} ({others})" if others else str(asked.base.quant.value)
 
 
 def _is_double(asked: Any) -> bool:  # noqa: ANN401 - RunConfig

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,10 @@ from orchestrator.compose import compose
 from orchestrator.config import RunConfig
 from orchestrator.config_codec import dump_config
 from orchestrator.dataset.locate import locate
+from orchestrator.dataset.questions import prompts_file
 from orchestrator.errors import UserError
 from orchestrator.export.source import Source
+from orchestrator.report.command import written
 from orchestrator.run_dir import OF_THE_COMMAND, leaves, read_json
 from orchestrator.versions import versions
 from orchestrator.workload.files import is_hub_id
@@ -35,7 +38,8 @@ _NOT_TOLD: Final = (
     "route.",
     "recovery.",
 )
-_MOST_FILES: Final = 8
+_FOLDERS_LEFT_OUT: Final = frozenset({"eval.refusals", "eval.lm_eval_folder"})  # besides what ends in `path`
+_MOST_FILES: Final = 8  # of a source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +87,7 @@ def gather(source: Source) -> Facts:
         base_id=base_id,
         base_name=base_id or Path(source.model.rstrip("/")).name,
         licence=_licence(source.base),
-        data_name=_short(source.asked.data.path),
+        data_name=", ".join(name for name, _ in _sources(source.asked)),
         files=_files(source.asked),
         manifest=read_json(source.run_dir / "data" / "manifest.json") or {},
         scores=_numbers(after if isinstance(after, dict) else {}),
@@ -112,12 +116,26 @@ def _licence(base: Path | None) -> str:
     return found[1] if found else ""
 
 
+def _sources(asked: RunConfig) -> list[tuple[str, str]]:
+    """(name, path) of the data, or of each source of a mixture."""
+    if not asked.data.sources:
+        return [(_short(asked.data.path), asked.data.path)]
+    return [(source.name or _short(source.path), source.path) for source in asked.data.sources]
+
+
 def _files(asked: RunConfig) -> tuple[DataFile, ...]:
+    return tuple(
+        DataFile(name=file.name if file.name == name or not asked.data.sources else f"{name}: {file.name}", sha256=told)
+        for name, path in _sources(asked)
+        for file, told in _checksums(path)
+    )
+
+
+def _checksums(path: str) -> list[tuple[Path, str]]:
     try:
-        paths = locate(Path(asked.data.path)).train_files
-        return tuple(DataFile(name=path.name, sha256=_sha256(path)) for path in paths[:_MOST_FILES])
+        return [(file, _sha256(file)) for file in locate(Path(path)).train_files[:_MOST_FILES]]
     except (UserError, OSError):
-        return ()  # gone, or of another kind: the rows' own checksum is told
+        return []  # gone, or of another kind: the rows' own checksum is told
 
 
 def _sha256(path: Path) -> str:
@@ -141,23 +159,24 @@ def _numbers(body: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 def _command(asked: RunConfig, base_id: str) -> str:
     """Return the command with what differs from the defaults; files are named without their folders."""
     default = dict(leaves(dump_config(compose(["model=x", "data=x"])[0])))
-    words = [f"model={base_id or './' + _short(asked.model.path)}", f"data={_short(asked.data.path)}"]
+    words = [f"model={base_id or './' + _short(asked.model.path)}"]
+    if not asked.data.sources:
+        words.append(f"data={_short(asked.data.path)}")
     for key, value in leaves(dump_config(asked)):
         is_told = key not in OF_THE_COMMAND and not key.startswith(_NOT_TOLD) and key not in {"model.path", "data.path"}
         if is_told and key in default and value != default[key]:
-            words.append(f"{key}={_text(key, value)}")
-    return "trainmaster train " + " ".join(words)
+            words.append(f"{key}={written(_without_folders(key, value))}")
+    return "trainmaster train " + shlex.join(words)
 
 
-def _text(key: str, value: object) -> str:
-    if value is None:
-        return "auto"
-    if isinstance(value, bool):
-        return str(value).lower()
+def _without_folders(key: str, value: Any) -> Any:  # noqa: ANN401 - of any key
+    if isinstance(value, Mapping):
+        return {own: _without_folders(own, each) for own, each in value.items()}
     if isinstance(value, list):
-        return "[" + ",".join(str(item) for item in value) + "]"
-    text = str(value)
-    return _short(text) if key.endswith("path") else text
+        is_file = key == "eval.prompts" and prompts_file(value) is not None
+        return [_short(each) if is_file else _without_folders(key, each) for each in value]
+    is_path = key.endswith("path") or key in _FOLDERS_LEFT_OUT
+    return _short(value) if is_path and isinstance(value, str) else value
 
 
 def _short(path: str) -> str:

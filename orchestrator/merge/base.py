@@ -8,8 +8,9 @@ from pathlib import Path
 import bitsandbytes as bnb
 import torch
 from bitsandbytes.functional import QuantState
-from transformers import BitsAndBytesConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from orchestrator.weights.checkpoint import ByteReader, Checkpoint, open_checkpoint
 from orchestrator.weights.jobs import STORED_TYPES, Input, Job, JobPlan, refuse_missing
@@ -31,7 +32,7 @@ class Trained:
     """
 
     dtype: torch.dtype
-    quantization: BitsAndBytesConfig | None
+    quantization: QuantizationConfigMixin | None
 
 
 class Base:

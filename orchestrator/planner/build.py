@@ -33,6 +33,7 @@ from orchestrator.planner.world import World
 from orchestrator.workload.adapter import AdapterShape
 from orchestrator.workload.batch import DataStats
 from orchestrator.workload.model import ModelShape
+from orchestrator.workload.quant_pattern import kinds_text
 from topology.codec import fingerprint
 from topology.model import Topology
 from topology.units import format_bytes
@@ -220,7 +221,7 @@ def _workload(job: Job, data: DataStats, epoch_rows: int) -> Workload:
         max_tokens=data.max_tokens,
         rows_per_epoch=epoch_rows,
         data_source=data.source,
-        text=model.summary,
+        text="; ".join(x for x in (model.summary, kinds_text(model, job.config.base.quant)) if x),
     )
 
 

@@ -5,7 +5,8 @@ Three limits, the lowest of which counts:
 1. The rows: a rank far above what a row says is memory for nothing, so the rank is at most a sixteenth of the tokens of
    a row, and 8 at least. This is a convention of ours, told as one.
 2. The modules: an adapter of a narrow module (keys and values of grouped heads) has no use for more than a quarter of
-   its narrower side; it gets a rank of its own, in `adapter.rank_pattern`.
+   its narrower side; it gets a rank of its own, in `adapter.rank_pattern`. Not where other rules want one rank for all:
+   EVA shares ranks out itself, and `adapter.resize.under_pressure` halves the one that all have.
 3. Memory: the plan must stay what it is with the smallest rank (engine, devices, micro-batch, recomputation), with at
    most 15% more time per token for the adapters themselves; or, on the same engine, be no more than 5% slower. Memory
    that runs short shows as a smaller micro-batch, more recomputation or another engine.
@@ -16,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from orchestrator.config import AdapterConfig, RunConfig
+from orchestrator.config import AdapterConfig, AdapterInit, RunConfig
 from orchestrator.planner.solve import Asked, Solution, solve
 from orchestrator.planner.variants import sequence_length
 from orchestrator.workload.adapter import adapter_shape
@@ -82,7 +83,8 @@ def ladder_top(config: RunConfig, model: ModelShape, data: DataStats) -> tuple[i
 def with_rank(config: RunConfig, model: ModelShape, rank: int) -> RunConfig:
     """The configuration with a rank, and with smaller ones for narrow modules where the user gave them none."""
     adapter: AdapterConfig = replace(config.adapter, rank=rank)
-    if not adapter.rank_pattern:
+    needs_one = adapter.init is AdapterInit.eva or adapter.resize.under_pressure
+    if not adapter.rank_pattern and not needs_one:
         adapter = replace(adapter, rank_pattern=narrow_ranks(model, adapter, rank))
     return replace(config, adapter=adapter)
 

@@ -19,14 +19,16 @@ def smaller_ranks(adapter: AdapterConfig) -> tuple[int, ...]:
 
 
 def with_rank(adapter: AdapterConfig, rank: int) -> AdapterConfig:
-    """Return the adapters in a smaller rank, then and later, with an alpha that leaves their scale as it is."""
+    """Return the adapters in a smaller rank, then and later, with alphas that leave their scale as it is."""
     if adapter.rank is None or rank >= adapter.rank:
         return adapter
     share = rank / adapter.rank
+    factor = share**0.5 if adapter.rslora else share
     at = tuple((step, min(float(rank), own)) for step, own in adapter.resize.at)
     return replace(
         adapter,
         rank=rank,
-        alpha=adapter.alpha * (share**0.5 if adapter.rslora else share),
+        alpha=adapter.alpha * factor,
+        alpha_pattern=tuple((pattern, own * factor) for pattern, own in adapter.alpha_pattern),
         resize=replace(adapter.resize, at=at),
     )

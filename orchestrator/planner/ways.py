@@ -10,6 +10,7 @@ from typing import Final
 
 from orchestrator.config import Checkpointing, Engine, Offload, Optimizer, Quant, RunConfig
 from orchestrator.config_rules_adapter import engine_conflict
+from orchestrator.config_rules_base import ZERO3_CONFLICT
 from orchestrator.planner.dtypes import adapter_dtype, swap_conflict, type_conflict
 from orchestrator.planner.groups import Group
 from orchestrator.planner.world import World
@@ -101,6 +102,8 @@ def _zero3_conflict(config: RunConfig, world: World, way: Way) -> str | None:
         return "ZeRO-3 with frozen parameters needs reentrant checkpointing, which cannot be selective"
     if config.base.quant is Quant.int8:
         return "int8 weights lose their scales when ZeRO-3 partitions them: use base.quant=nf4"
+    if config.base.quant_pattern:
+        return ZERO3_CONFLICT
     if config.optimizer.name is not Optimizer.adamw:
         return "ZeRO-3 flattens the adapters, which 8-bit optimizers cannot checkpoint: use optimizer=adamw"
     offloads = way.residency is not None and way.residency.param is not Offload.none

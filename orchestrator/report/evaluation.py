@@ -55,8 +55,12 @@ def _harness(found: Mapping[str, Any]) -> Iterator[Line]:
     for task, metrics in after.items():
         for name, other in metrics.items():
             one = before.get(task, {}).get(name)
-            change = "" if one is None else f"{other - one:+.4g}"
-            yield (f"  {task}, {name}", "-" if one is None else f"{one:.4g}", f"{other:.4g}", change)
+            change = "" if one is None or other is None else f"{other - one:+.4g}"
+            yield (f"  {task}, {name}", _plain(one), _plain(other), change)
+
+
+def _plain(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"  # null stands for NaN
 
 
 def _shown(name: str, value: float | None) -> str:

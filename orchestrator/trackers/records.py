@@ -9,6 +9,7 @@ from typing import Any, Final
 
 _PLACE: Final = frozenset({"time", "step"})
 _EVAL: Final = "eval_"
+_OF_EVAL: Final = (_EVAL, "prompts_")  # held-out rows, and answers to questions; a run may have one without the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ def point_of(record: Mapping[str, Any]) -> Point | None:
     step, told = record.get("step"), record.get("time")
     if not isinstance(step, int) or isinstance(step, bool):
         return None
-    prefix = "eval/" if any(name.startswith(_EVAL) for name in record) else "train/"
+    prefix = "eval/" if any(name.startswith(_OF_EVAL) for name in record) else "train/"
     values = tuple(
         (prefix + name.removeprefix(_EVAL), float(value))
         for name, value in record.items()

@@ -24,7 +24,7 @@ from orchestrator.evaluation.metrics import Answer, chosen, score, score_each
 from orchestrator.evaluation.samples import samples_page
 from orchestrator.train.generate import Decoding, Generated, Tokens, answer_batch, generate
 from orchestrator.train.groups import MetricsGroup
-from orchestrator.train.run_files import append_json_line, keep_steps_until, read_json_lines
+from orchestrator.train.run_files import append_json_line, keep_steps_until, read_json_lines, sparing_full_disk
 from orchestrator.train.settings import TrainSettings
 
 SAMPLES: Final = "samples.jsonl"
@@ -52,7 +52,8 @@ class Answers:
         tokenizer: transformers.PreTrainedTokenizerBase,
         *,
         seq_len: int,
-        held_out: Sequence[Example],
+        rows: Sequence[Example],
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         """Take what is known before the model is there; nothing is read yet.
 
@@ -62,10 +63,11 @@ class Answers:
             group: of all ranks.
             tokenizer: with the chat template of the run.
             seq_len: most tokens of a question.
-            held_out: token rows, which tell how a turn ends.
+            rows: token rows, which tell how a turn ends: held out, or learned from where none are.
+            beat: told while the questions are read, which may take minutes.
         """
         self._config, self._settings, self._group, self._tokenizer = config, settings, group, tokenizer
-        self._seq_len, self._held_out = seq_len, held_out
+        self._seq_len, self._rows, self._beat = seq_len, rows, beat
         self._asked: tuple[Asked, ...] | None = None
         self._refusals: tuple[str, ...] = ()
         self.too_long = 0
@@ -97,7 +99,7 @@ class Answers:
 
     def _read(self) -> tuple[tuple[Asked, ...], int, tuple[str, ...]]:
         config = self._config.eval
-        samples = load_samples(data_source(self._config.data, self._config.seed)).eval
+        samples = load_samples(data_source(self._config.data, self._config.seed), self._beat).eval
         questions = questions_of(config, samples)
         asked = [Asked(question=each, tokens=question_tokens(each, self._tokenizer)) for each in questions]
         fitting = tuple(each for each in asked if 0 < len(each.tokens) <= self._seq_len)
@@ -111,7 +113,7 @@ class Answers:
             batch=config.batch or min(settings.micro),
             max_new_tokens=config.max_new_tokens,
             temperature=config.temperature,
-            stops=stop_tokens(tokenizer, model, self._held_out),
+            stops=stop_tokens(tokenizer, model, self._rows),
             pad=tokenizer.pad_token_id,
             max_positions=int(getattr(inner, "max_position_embeddings", 0) or 0),
             seed=self._config.seed,
@@ -163,7 +165,8 @@ class Answers:
     def _keep(self, step: int, asked: Sequence[Asked], made: Sequence[Generated], answers: Sequence[Answer]) -> None:
         path = self._settings.run_dir / SAMPLES
         if any(record.get("step") == step for record in read_json_lines(path)):
-            keep_steps_until(path, step - 1)  # the same step once more, after a restart
+            with sparing_full_disk(path):
+                keep_steps_until(path, step - 1)  # the same step once more, after a restart
         left = self._config.eval.shown_rows
         metrics = chosen(self._config.eval.metrics)
         for each, one, answer in zip(asked, made, answers, strict=True):
@@ -182,7 +185,8 @@ class Answers:
                 "scores": score_each(answer, metrics, self._refusals),
             }
             append_json_line(path, record)
-        write_page(self._settings.run_dir)
+        with sparing_full_disk(path.with_name(PAGE)):
+            write_page(self._settings.run_dir)
 
 
 def write_page(run_dir: Path) -> None:
@@ -221,7 +225,8 @@ def stop_tokens(tokenizer: Any, model: nn.Module, rows: Sequence[Example]) -> To
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     found = {tokenizer.eos_token_id, *(own if isinstance(own, (list, tuple)) else [own])}
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
-    for row in [rows[at] for at in range(min(len(rows), _ROWS_LOOKED_AT))]:
+    looked_at = min(len(rows), _ROWS_LOOKED_AT)
+    for row in (rows[at * len(rows) // looked_at] for at in range(looked_at)):  # of each source of a mixture
         learned = row.labels[row.labels != IGNORED][-_TAIL:].tolist()
         found.update([token for token in learned if token in special][-1:])
     return tuple(sorted(int(token) for token in found if token is not None))

@@ -30,11 +30,13 @@ class EvalResult:
         loss: mean negative log-likelihood of a label token, in nats.
         tokens: label tokens counted.
         row_losses: summed negative log-likelihood of each held-out row, in row order.
+        row_tokens: label tokens counted of each.
     """
 
     loss: float
     tokens: int
     row_losses: tuple[float, ...]
+    row_tokens: tuple[int, ...]
     seconds: float
 
 
@@ -69,6 +71,7 @@ def evaluate(
         loss=sum(loss for _, loss, _ in rows) / max(tokens, 1),
         tokens=tokens,
         row_losses=tuple(loss for _, loss, _ in rows),
+        row_tokens=tuple(count for _, _, count in rows),
         seconds=time.perf_counter() - began,
     )
 

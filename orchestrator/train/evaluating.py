@@ -9,6 +9,7 @@ from orchestrator.config import FaultPhase
 from orchestrator.evaluation.metrics import perplexity
 from orchestrator.train.evaluate import evaluate
 from orchestrator.train.run_files import append_json_line, read_json_lines
+from orchestrator.train.sources import source_losses
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.train.loop import Run
 
 _SAY_SECONDS: Final = 10.0
+SOURCE_LOSSES: Final = "source_losses"  # in `metrics.jsonl`: mean loss of a label token by the name of the source
 _PREFIXES: Final = ("eval_", "prompts_")
 
 
@@ -37,6 +39,8 @@ def evaluate_now(run: Run) -> None:
             "eval_tokens": result.tokens,
             "eval_perplexity": perplexity(result.loss),
         }
+        if run.parts.get("eval"):
+            found[SOURCE_LOSSES] = source_losses(run.parts["eval"], result)
         run.say(f"held-out loss {result.loss:.4f} over {result.tokens} tokens")
     if run.answers.is_wanted:
         found |= _answers(run, step)
@@ -75,14 +79,23 @@ def block_of(found: dict[str, Any] | None, run_dir: Path, step: int) -> dict[str
 
     A resumed run evaluated the base in an earlier attempt; its metrics hold the result.
     """
-    if not found:
-        records = read_json_lines(run_dir / "metrics.jsonl")
-        found = next((record for record in records if record.get("step") == step and is_evaluation(record)), None)
+    found = found or _recorded(run_dir, step)
     if not found:
         return None
     block = {name.removeprefix("eval_"): value for name, value in found.items() if name.startswith("eval_")}
     prompts = {name.removeprefix("prompts_"): value for name, value in found.items() if name.startswith("prompts_")}
     return {**block, **({"prompts": prompts} if prompts else {})}
+
+
+def source_losses_of(found: dict[str, Any] | None, run_dir: Path, step: int) -> dict[str, float | None]:
+    """Held-out losses of one evaluation by source, of an earlier attempt, too; empty where there is none."""
+    losses: dict[str, float | None] = (found or _recorded(run_dir, step) or {}).get(SOURCE_LOSSES) or {}
+    return losses
+
+
+def _recorded(run_dir: Path, step: int) -> dict[str, Any] | None:
+    records = read_json_lines(run_dir / "metrics.jsonl")
+    return next((record for record in records if record.get("step") == step and is_evaluation(record)), None)
 
 
 def is_evaluation(record: dict[str, Any]) -> bool:

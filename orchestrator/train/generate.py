@@ -2,13 +2,14 @@
 
 Prompts are sorted by length, cut into batches, and the batches dealt out to the ranks: the same batches whatever the
 number of ranks, so greedy answers do not depend on it. Where a forward pass is collective (ZeRO-3 and streamed layers
-fetch weights of each other) every rank makes as many passes as the longest one needs.
+fetch weights of each other) every rank makes as many passes as the longest one needs, and the room that the widest
+batch of a round has for answers is that of all its batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -109,7 +110,11 @@ def generate(
             rng.seed_rank(decoding.seed, at * settings.world_size + settings.rank)
             # Without a batch of its own a rank answers the shortest prompt once more, for the others' sake.
             asked = [prompts[i] for i in chosen] if chosen is not None else [min(prompts, key=len)]
-            made = answer_batch(asked, model, decoding, settings, partial(beat, len(found)))
+            limit = decoding
+            if passes_are_collective(settings):  # a rank that is done goes on with passes until the slowest is
+                widest = max(len(prompts[i]) for i in batches[at * settings.world_size])
+                limit = replace(decoding, max_new_tokens=_new_tokens(widest, decoding))
+            made = answer_batch(asked, model, limit, settings, partial(beat, len(found)))
             found += zip(chosen or (), made, strict=False)
     finally:
         model.train(was_training)
@@ -133,17 +138,22 @@ def answer_batch(
     for row, prompt in enumerate(prompts):
         ids[row, width - len(prompt) :] = torch.tensor(prompt)
         mask[row, width - len(prompt) :] = 1
-    room = decoding.max_positions - width if decoding.max_positions else decoding.max_new_tokens
     generator: Any = model
     with torch.no_grad(), autocast(settings):
         out = generator.generate(
             input_ids=ids.to(settings.device),
             attention_mask=mask.to(settings.device),
-            generation_config=_generation(decoding, max(1, min(decoding.max_new_tokens, room))),
+            generation_config=_generation(decoding, _new_tokens(width, decoding)),
             stopping_criteria=StoppingCriteriaList([_Beats(beat)]),
             synced_gpus=together,
         )
     return [_cut(row, decoding.stops) for row in out[:, width:].tolist()]
+
+
+def _new_tokens(width: int, decoding: Decoding) -> int:
+    """Tokens of an answer, at least one, for which there are positions behind prompts of this width."""
+    room = decoding.max_positions - width if decoding.max_positions else decoding.max_new_tokens
+    return max(1, min(decoding.max_new_tokens, room))
 
 
 def _generation(decoding: Decoding, new_tokens: int) -> GenerationConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +11,14 @@ import torch
 from torch import nn
 from transformers.utils import cached_file
 
-from orchestrator.config import RunConfig
+from orchestrator.config import BaseConfig, RunConfig
 from orchestrator.dataset.cache import PartRows
 from orchestrator.dataset.examples import Example
 from orchestrator.engines.base import frozen_tensors
 from orchestrator.train.sources import order_of
 
 _NUM_SAMPLES = 32
+_ROWS_PER_BEAT = 4096
 _SAMPLE_BYTES = 1 << 16
 
 
@@ -37,10 +38,24 @@ def base_checksum(model: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def resume_keys(config: RunConfig, rows: Sequence[Example], parts: Sequence[PartRows] = ()) -> dict[str, str]:
-    """Return what a checkpoint must share with the run that continues it; `parts` are the sources of a mixture."""
+def resume_keys(
+    config: RunConfig,
+    rows: Sequence[Example],
+    parts: Sequence[PartRows] = (),
+    beat: Callable[[], None] = lambda: None,
+) -> dict[str, str]:
+    """Return what a checkpoint must share with the run that continues it.
+
+    Args:
+        config: of the run.
+        rows: to train on.
+        parts: sources of a mixture.
+        beat: told now and then: millions of rows take minutes.
+    """
     digest = hashlib.sha256()
-    for row in rows:
+    for number, row in enumerate(rows):
+        if number % _ROWS_PER_BEAT == 0:
+            beat()
         digest.update(np.ascontiguousarray(row.input_ids).tobytes())
         digest.update(np.ascontiguousarray(row.labels).tobytes())
     order = (config.seed, config.batch.global_, config.data.group_by_length)
@@ -50,8 +65,14 @@ def resume_keys(config: RunConfig, rows: Sequence[Example], parts: Sequence[Part
         "base": _base_key(config),
         "data": digest.hexdigest()[:16],
         "order": "seed {}, global batch {}, grouped {}".format(*order),
-        "base.quant": f"{config.base.quant.value}, double {config.base.double_quant}",
+        "base.quant": _quant_key(config.base),
     }
+
+
+def _quant_key(base: BaseConfig) -> str:
+    told = f"{base.quant.value}, double {base.double_quant}"
+    patterns = ",".join(f"{pattern}:{kind.value}" for pattern, kind in base.quant_pattern)
+    return f"{told}, {patterns}" if patterns else told
 
 
 def _samples(path: Path) -> Iterator[bytes]:

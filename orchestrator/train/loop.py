@@ -101,12 +101,11 @@ class Run:
             self.eval_batcher = make_batcher(config, seq_len, held_out, pad, packed=False)
         self.parts = cached.parts
         self.sampler = make_sampler(config, rows, cached.parts.get("train", ()))
-        self.keys = resume_keys(config, self.train_batcher.rows, cached.parts.get("train", ()))
+        self.keys = resume_keys(config, self.train_batcher.rows, cached.parts.get("train", ()), heart.beat)
         self.gradients = GradientSum(None)
         self.compression = Compression(None)
         self.evals: dict[int, EvalResult] = {}
         self.scores: dict[int, dict[str, Any]] = {}
-        self.held_out = cached.rows.get("eval", ())
         self.live: dict[str, int] = {}
         self.streamed: Mapping[str, Any] | None = None
         self.memory: dict[str, dict[str, int]] = {}
@@ -122,12 +121,14 @@ class Run:
             self.group,
             tokenizer,
             seq_len=self.plan.chosen.strategy.seq_len,
-            held_out=self.held_out,
+            rows=(self.eval_batcher or self.train_batcher).rows,
+            beat=partial(self.heart.beat, "evaluating"),
         )
         check_started(self.plan, self.settings.world_size, self.group.gather, self.say)
         self.heart.beat("loading")
         self.faults.reached(FaultPhase.loading, 0)
-        self.say(f"loading the base: {self.config.base.quant.value}, {self.settings.engine}")
+        others = "".join(f", {pattern}:{kind.value}" for pattern, kind in self.config.base.quant_pattern)
+        self.say(f"loading the base: {self.config.base.quant.value}{others}, {self.settings.engine}")
         arguments = training_arguments(self.config, self.settings, self.engine, self.sampler.num_steps)
         base = load_same_base(
             self.config,

@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from orchestrator.config import BaseConfig, ModelConfig, Quant
+from orchestrator.config import BaseConfig, ModelConfig
 from orchestrator.errors import Problem, UserError
 from orchestrator.train.settings import TrainSettings
+from orchestrator.weights.mixed import bitsandbytes_config
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -65,19 +67,9 @@ def _from_pretrained(path: str, kwargs: dict[str, Any]) -> PreTrainedModel:
     return loaded
 
 
-def quantization_config(base: BaseConfig, settings: TrainSettings) -> BitsAndBytesConfig | None:
+def quantization_config(base: BaseConfig, settings: TrainSettings) -> QuantizationConfigMixin | None:
     """Return what bitsandbytes is asked for; None keeps the base in the load dtype."""
-    if base.quant is Quant.none:
-        return None
-    if base.quant is Quant.int8:
-        return BitsAndBytesConfig(load_in_8bit=True)
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type=base.quant.value,
-        bnb_4bit_use_double_quant=base.double_quant,
-        bnb_4bit_compute_dtype=DTYPES[settings.precision],
-        bnb_4bit_quant_storage=getattr(torch, settings.quant_storage),
-    )
+    return bitsandbytes_config(base, DTYPES[settings.precision], settings.quant_storage)
 
 
 def keep_packing(model: nn.Module) -> None:

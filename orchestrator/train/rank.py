@@ -35,7 +35,7 @@ def run_rank(plan: Plan, run_dir: Path, heart: Heart | None = None) -> None:
     config = parse_config(plan.config)
     tokenizer = load_tokenizer(config)
     # Before the process group exists: a slow tokenisation must not run into its time-out.
-    cached = prepare_rows(config, plan.rows_tokens, run_dir, tokenizer)
+    cached = prepare_rows(config, plan.rows_tokens, run_dir, tokenizer, heart.beat)
     if cached.chat_template is not None:
         tokenizer.chat_template = cached.chat_template
     open_process_group(settings)

@@ -20,7 +20,7 @@ from orchestrator.config import Attention, Optimizer, Rehearse, RunConfig
 from orchestrator.planner.plan import Plan
 from orchestrator.train import rng
 from orchestrator.train.model import trainable
-from orchestrator.train.rows import MASKED, RowBatcher
+from orchestrator.train.rows import MASKED, RowBatcher, lengths_of
 from orchestrator.train.sampler import GlobalSampler, RankBatches
 from orchestrator.train.settings import TrainSettings
 from orchestrator.train.trainer import PlannedTrainer, TokenMeter, autocast
@@ -172,8 +172,9 @@ def rehearse(
 
 
 def _lengths(batcher: RowBatcher) -> list[int]:
-    cut = batcher.cut_to
-    return [len(row) if cut is None else min(cut, len(row)) for row in batcher.rows]
+    lengths = lengths_of(batcher.rows)
+    cut: list[int] = (lengths if batcher.cut_to is None else lengths.clip(max=batcher.cut_to)).tolist()
+    return cut
 
 
 @contextlib.contextmanager

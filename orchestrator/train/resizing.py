@@ -22,7 +22,7 @@ import xxhash
 from orchestrator.config import ResizeWhen
 from orchestrator.resize.factors import energies
 from orchestrator.resize.ranks import Layer
-from orchestrator.resize.schedule import History, decided, is_due, observed, warm_up
+from orchestrator.resize.schedule import AT_STEP, History, decided, is_due, observed, warm_up
 from orchestrator.train import state
 from orchestrator.train.adapter_ranks import (
     ADAPTER,
@@ -88,13 +88,17 @@ class Resizing:
         if not self._config.in_training or step >= self._run.sampler.num_steps:
             return False
         self.history = observed(self.history, self._config, loss, self._squares())
-        if not is_due(self.history, self._config, step):
+        why = is_due(self.history, self._config, step)
+        if not why:
             return False
+        self._run.heart.beat("saving")  # singular values of all adapters may take longer than any step
         # One rank decides: singular values may differ in their last bits from host to host.
         mine = self.history
         if self._run.settings.is_main:
-            mine = decided(mine, self._config, step, self._layers(), self._most)
+            mine = decided(mine, self._config, step, self._layers(is_weighed=why != AT_STEP), self._most)
         self.history = History.from_json(self._run.group.from_main(mine.to_json()))
+        if not self.is_pending:
+            self._run.go_on()
         return self.is_pending
 
     def before_step(self) -> None:
@@ -112,20 +116,23 @@ class Resizing:
         found, self._last_squares = self._last_squares, {}
         return found
 
-    def _layers(self) -> list[Layer]:
+    def _layers(self, *, is_weighed: bool) -> list[Layer]:
+        """What is known of the adapters; without the energies where ranks are named and nobody asks for them."""
         counted, squares = max(1, self.history.counted), self.history.squares
         return [
             Layer(
                 name=name,
-                energies=tuple(
-                    energy * module.scaling[ADAPTER] ** 2
-                    for energy in energies(module.lora_A[ADAPTER].weight, module.lora_B[ADAPTER].weight)
-                ),
+                energies=self._energies(module) if is_weighed else (0.0,) * module.r[ADAPTER],
                 rank_params=module.lora_A[ADAPTER].weight.shape[1] + module.lora_B[ADAPTER].weight.shape[0],
                 gradient=(squares.get(name, 0.0) / counted) ** 0.5,
             )
             for name, module in lora_layers(self._run.trainer.model)
         ]
+
+    def _energies(self, module: Any) -> tuple[float, ...]:  # noqa: ANN401 - a layer of PEFT
+        self._run.heart.beat()
+        found = energies(module.lora_A[ADAPTER].weight, module.lora_B[ADAPTER].weight)
+        return tuple(energy * module.scaling[ADAPTER] ** 2 for energy in found)
 
     # Carrying out.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset
+from numpy.typing import NDArray
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import is_flash_attn_2_available
@@ -19,6 +20,7 @@ from orchestrator.dataset.batching import collate
 from orchestrator.dataset.cache import Cached, PartRows
 from orchestrator.dataset.examples import Example, masked_like, shortened
 from orchestrator.dataset.prepare import TokenOptions, prepare
+from orchestrator.dataset.store import TokenRows
 from orchestrator.errors import Problem, UserError
 from orchestrator.train.sampler import GlobalSampler, RankBatches
 from orchestrator.train.settings import TrainSettings
@@ -82,12 +84,18 @@ def check_architecture(config: RunConfig) -> None:
         raise UserError(*problems)
 
 
-def prepare_rows(config: RunConfig, seq_len: int, run_dir: Path, tokenizer: PreTrainedTokenizerBase) -> Cached:
-    """Tokenise once per host (the others wait for it) and map the rows."""
+def prepare_rows(
+    config: RunConfig,
+    seq_len: int,
+    run_dir: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    beat: Callable[[], None] = lambda: None,
+) -> Cached:
+    """Tokenise once per host (the others wait for it) and map the rows; `beat` is told while files are read."""
     options = TokenOptions(
         seq_len=seq_len, assistant_only=config.data.assistant_only, packing=bool(config.data.packing)
     )
-    return prepare(data_source(config.data, config.seed), tokenizer, options, run_dir / "data", _say)
+    return prepare(data_source(config.data, config.seed), tokenizer, options, run_dir / "data", _say, beat)
 
 
 def _say(message: str) -> None:
@@ -119,12 +127,17 @@ class RowBatcher:
         )
 
 
+def lengths_of(rows: Sequence[Example]) -> NDArray[np.int64]:
+    """[rows] tokens of each; millions of rows of a file are not made for it."""
+    return rows.lengths if isinstance(rows, TokenRows) else np.array([len(row) for row in rows], dtype=np.int64)
+
+
 def make_batcher(
     config: RunConfig, seq_len: int, rows: Sequence[Example], pad_token_id: int, *, packed: bool
 ) -> RowBatcher:
     """Return the collation that the configuration asks for; rows that are longer than `seq_len` are cut."""
     static = config.data.padding is Padding.static
-    lengths = np.array([len(row) for row in rows])
+    lengths = lengths_of(rows)
     # Without a length from the user the block is as long as the longest row needs.
     block = seq_len if config.data.seq_len else -(-int(lengths.max()) // _PAD_MULTIPLE) * _PAD_MULTIPLE
     return RowBatcher(
@@ -146,7 +159,7 @@ def make_sampler(config: RunConfig, rows: Sequence[Example], parts: Sequence[Par
         seed=config.seed,
         epochs=config.batch.epochs,
         max_steps=config.batch.max_steps or None,
-        lengths=[len(row) for row in rows] if grouped else None,
+        lengths=lengths_of(rows).tolist() if grouped else None,
         parts=seen_of(config, parts),
     )
 

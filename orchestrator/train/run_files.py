@@ -8,7 +8,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +36,17 @@ def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
     elif path not in _CUT:
         _CUT.add(path)
         print(f"warning: the disk takes no more lines of {path}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def sparing_full_disk(path: Path) -> Iterator[None]:
+    """Do without a new version of a file, with a warning, where the disk takes no more."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        print(f"warning: the disk takes no new {path}", file=sys.stderr, flush=True)
 
 
 def write_json(path: Path, body: Mapping[str, Any]) -> None:

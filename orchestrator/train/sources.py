@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.config import RunConfig
 from orchestrator.data_inputs import data_source
 from orchestrator.dataset.cache import PartRows
-from orchestrator.dataset.examples import Example
 from orchestrator.dataset.mixture import Part, epoch_rows
 
 if TYPE_CHECKING:
@@ -49,22 +47,21 @@ def told(config: RunConfig, parts: Mapping[str, Sequence[PartRows]]) -> list[str
 def summary_of(
     config: RunConfig,
     parts: Mapping[str, Sequence[PartRows]],
-    held_out: Sequence[Example],
-    before: EvalResult | None,
-    after: EvalResult | None,
+    before: Mapping[str, float | None],
+    after: Mapping[str, float | None],
 ) -> list[dict[str, Any]] | None:
-    """Rows and held-out losses of each source; None where there is a single file."""
+    """Rows and held-out losses of each source; None where there is a single file.
+
+    Args:
+        config: of the run.
+        parts: sources of each side.
+        before: `source_losses` of the base; empty where it was not evaluated.
+        after: those of the trained model.
+    """
     train = parts.get("train", ())
     if not train:
         return None
-    losses = dict.fromkeys((part.name for part in train), (None, None))
-    held = parts.get("eval", ())
-    ends = list(accumulate(part.rows for part in held))
-    for part, end in zip(held, ends, strict=True):
-        rows = range(end - part.rows, end)
-        tokens = sum(held_out[row].num_label_tokens for row in rows)
-        losses[part.name] = tuple(_loss(result, rows, tokens) for result in (before, after))  # type: ignore[assignment]
-    eval_rows = {part.name: part.rows for part in held}
+    eval_rows = {part.name: part.rows for part in parts.get("eval", ())}
     return [
         {
             "name": part.name,
@@ -72,15 +69,20 @@ def summary_of(
             "tokens": part.tokens,
             "epoch_rows": seen,
             "eval_rows": eval_rows.get(part.name, 0),
-            "eval_loss_before": losses[part.name][0],
-            "eval_loss_after": losses[part.name][1],
+            "eval_loss_before": before.get(part.name),
+            "eval_loss_after": after.get(part.name),
         }
         for part, (_, seen) in zip(train, seen_of(config, train), strict=True)
     ]
 
 
-def _loss(result: EvalResult | None, rows: range, tokens: int) -> float | None:
-    """Mean loss of a label token of these rows, in nats."""
-    if result is None or not tokens or len(result.row_losses) < rows.stop:
-        return None
-    return sum(result.row_losses[row] for row in rows) / tokens
+def source_losses(held: Sequence[PartRows], result: EvalResult) -> dict[str, float | None]:
+    """Mean loss of a label token of each source's held-out rows, in nats; None where no token was counted."""
+    losses: dict[str, float | None] = {}
+    start = 0
+    for part in held:
+        end = start + part.rows
+        tokens = sum(result.row_tokens[start:end])
+        losses[part.name] = sum(result.row_losses[start:end]) / tokens if tokens else None
+        start = end
+    return losses

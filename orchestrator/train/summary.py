@@ -7,10 +7,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.engines.live import base_bytes
-from orchestrator.train.evaluating import block_of
+from orchestrator.train.evaluating import block_of, source_losses_of
+from orchestrator.train.run_files import read_json_lines
 from orchestrator.train.sources import summary_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from orchestrator.train.loop import Run
 
 SCHEMA = 1
@@ -34,12 +37,17 @@ def summarise(run: Run, *, status: str) -> dict[str, Any]:
         "steps": steps,
         "planned_steps": run.sampler.num_steps,
         "samples": steps * run.settings.global_batch,
-        "eval_loss_before": before.loss if before else _earlier_loss(run),
+        "eval_loss_before": before.loss if before else _earlier_loss(run.settings.run_dir),
         "eval_loss_after": after.loss if after else None,
         "eval_before": block_of(run.scores.get(0), run.settings.run_dir, 0),
         "eval_after": block_of(run.scores.get(steps), run.settings.run_dir, steps) if status == "done" else None,
         "eval_row_losses": list(after.row_losses) if after else None,
-        "sources": summary_of(run.config, run.parts, run.held_out, before, after),
+        "sources": summary_of(
+            run.config,
+            run.parts,
+            source_losses_of(run.scores.get(0), run.settings.run_dir, 0),
+            source_losses_of(run.scores.get(steps), run.settings.run_dir, steps) if status == "done" else {},
+        ),
         "train_loss_last": losses.get(steps),
         "wall_seconds": time.perf_counter() - run.began,
         "live_base_bytes": base_bytes(run.live),
@@ -70,13 +78,12 @@ def _predicted(run: Run) -> dict[str, Any]:
     }
 
 
-def _earlier_loss(run: Run) -> float | None:
+def _earlier_loss(run_dir: Path) -> float | None:
     """A resumed run evaluated the base in an earlier attempt; its metrics hold the result."""
-    from orchestrator.train.run_files import read_json_lines
-
-    for record in read_json_lines(run.settings.run_dir / "metrics.jsonl"):
+    for record in read_json_lines(run_dir / "metrics.jsonl"):
         if record.get("step") == 0 and "eval_loss" in record:
-            return float(record["eval_loss"])
+            loss = record["eval_loss"]
+            return None if loss is None else float(loss)  # null stands for NaN and infinities
     return None
 
 

@@ -16,8 +16,9 @@ import bitsandbytes as bnb
 import torch
 from bitsandbytes.functional import QuantState
 from torch import nn
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.loading_report import LoadStateDictInfo
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from orchestrator.errors import Problem, UserError
 from orchestrator.weights.checkpoint import Checkpoint
@@ -45,7 +46,7 @@ class BaseSource:
 
     folder: Path
     dtype: torch.dtype
-    quantization: BitsAndBytesConfig | None
+    quantization: QuantizationConfigMixin | None
     device: torch.device
     attention: str = ""
     trust_remote_code: bool = False
@@ -121,9 +122,7 @@ def build_skeleton(source: BaseSource, checkpoint: Checkpoint) -> Skeleton:
     )
 
 
-def empty_model(
-    source: BaseSource, checkpoint: Checkpoint
-) -> tuple[PreTrainedModel, JobPlan, dict[str, torch.Tensor]]:
+def empty_model(source: BaseSource, checkpoint: Checkpoint) -> tuple[PreTrainedModel, JobPlan, dict[str, torch.Tensor]]:
     """Build the modules on the meta device.
 
     Returns:

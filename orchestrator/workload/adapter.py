@@ -22,6 +22,7 @@ from orchestrator.workload.adapter_names import (
 from orchestrator.workload.adapter_pieces import AdapterPiece, AdapterShape, piece_of
 from orchestrator.workload.model import LinearShape, ModelShape
 from orchestrator.workload.parameters import Parameter, Role
+from orchestrator.workload.quant_pattern import without_kinds
 
 __all__ = ["ALL_LINEAR", "AdapterPiece", "AdapterShape", "adapter_shape", "first_rank_of_adalora"]
 
@@ -53,6 +54,7 @@ def adapter_shape(model: ModelShape, config: AdapterConfig) -> AdapterShape:
     Raises:
         UserError: a target names no module (with the nearest names), or nothing would train.
     """
+    model = without_kinds(model)
     names = tuple(name for name in config.targets if name)
     modules, stacked = _split(names, model)
     problems = tuple(_unknown(name, model) for name in modules if not _matching(name, model))

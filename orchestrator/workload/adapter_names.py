@@ -40,10 +40,11 @@ class SavedModule:
 
 def number_for(name: str, pairs: Pairs, default: float) -> float:
     """Return the number of the first pattern that matches a module's full name, as PEFT does (`get_pattern_key`)."""
-    return next((number for pattern, number in pairs if _matches(pattern, name)), default)
+    return next((number for pattern, number in pairs if matches(pattern, name)), default)
 
 
-def _matches(pattern: str, name: str) -> bool:
+def matches(pattern: str, name: str) -> bool:
+    """Whether a pattern stands for a module's full name: its end after a dot, or a regular expression for that."""
     return re.match(rf"(.*\.)?({pattern})$", name) is not None
 
 
@@ -63,18 +64,23 @@ def named_linears(model: ModelShape) -> Iterator[tuple[str, LinearShape]]:
 
 def pattern_problems(where: str, pairs: Pairs, names: Sequence[str]) -> Iterator[Problem]:
     """Yield a problem for each pattern that is no pattern, or matches none of the adapted modules."""
-    leaves = tuple(dict.fromkeys(name.rpartition(".")[2] for name in names))
     for pattern, _ in pairs:
         try:
-            found = any(_matches(pattern, name) for name in names)
+            found = any(matches(pattern, name) for name in names)
         except re.error as error:
             remedy = "Give the end of a module's name, or a regular expression."
             yield Problem(where=where, found=f"{pattern!r} is no regular expression ({error})", remedy=remedy)
             continue
         if not found:
-            near = difflib.get_close_matches(re.sub(r".*\.", "", pattern), leaves, n=3, cutoff=0.4)
-            shown = f"The nearest: {', '.join(near)}." if near else f"Known: {', '.join(leaves[:_SHOWN])}."
+            shown = nearest_modules(pattern, names)
             yield Problem(where=where, found=f"{pattern!r} matches no module with an adapter", remedy=shown)
+
+
+def nearest_modules(pattern: str, names: Sequence[str]) -> str:
+    """Name the modules that a pattern may have meant."""
+    leaves = tuple(dict.fromkeys(name.rpartition(".")[2] for name in names))
+    near = difflib.get_close_matches(re.sub(r".*\.", "", pattern), leaves, n=3, cutoff=0.4)
+    return f"The nearest: {', '.join(near)}." if near else f"Known: {', '.join(leaves[:_SHOWN])}."
 
 
 def ranks_of(model: ModelShape, chosen: frozenset[LinearShape], pairs: Pairs, rank: int) -> Counter[tuple[str, int]]:

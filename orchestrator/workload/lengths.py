@@ -181,10 +181,10 @@ def _text_tokens(tokenizer: Any, rows: Sequence[Sample]) -> list[float]:  # noqa
 def _pieces(sample: Sample) -> list[str]:
     left = MAX_COUNTED_CHARS
     pieces: list[str] = []
-    for message in sample.messages:
+    for text in sample.texts:
         if left <= 0:
             break
-        pieces.append(message.content[:left])
+        pieces.append(text[:left])
         left -= len(pieces[-1])
     return pieces
 

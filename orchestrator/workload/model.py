@@ -18,6 +18,7 @@ class LinearShape:
     """One `nn.Linear` of a decoder layer; `name` is relative to the layer (`self_attn.q_proj`).
 
     `packed` is False where bitsandbytes leaves the module in 16 bits (a subclass of nn.Linear, a skipped module).
+    `quant` is the kind of storage that a pattern gives it, empty where it is stored as all of the base.
     """
 
     name: str
@@ -25,6 +26,7 @@ class LinearShape:
     in_features: int
     bias: bool
     packed: bool = True
+    quant: str = ""
 
     @property
     def weights(self) -> int:
@@ -259,6 +261,7 @@ def linears_of(parameters: tuple[Parameter, ...]) -> tuple[LinearShape, ...]:
                     in_features=columns,
                     bias=f"{parameter.module}.bias" in names,
                     packed=parameter.packed,
+                    quant=parameter.quant,
                 )
             )
     return tuple(found)

@@ -38,12 +38,14 @@ class Parameter:
         shape: as the module holds it: (out, in) for linear modules, (in, out) for Conv1D.
         role: what it is for.
         packed: bitsandbytes stores it in 4 or 8 bits when asked to.
+        quant: `nf4`, `fp4`, `int8` or `none` where a pattern says how it is stored (`quant_pattern`); else empty.
     """
 
     name: str
     shape: tuple[int, ...]
     role: Role
     packed: bool = False
+    quant: str = ""
 
     @property
     def elements(self) -> int:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 MOST_LINES: Final = 120_000  # of one file that are looked at
 _KEPT: Final = (b'"eval_loss"', b'"xids"', b'"lost"')  # rare ones that no thinning may lose
@@ -44,15 +44,25 @@ def spread_lines(path: Path, most: int) -> Lines:
         nbytes = path.stat().st_size
         if nbytes <= 2 * most * _LINE_BYTES:
             return read_lines(path, most)
-        lines = []
         with path.open("rb") as stream:
-            for at in range(most):
-                stream.seek(at * nbytes // most)
-                stream.readline()  # the rest of a line that began before
-                lines.append(stream.readline())
+            lines = list(_spread(stream, nbytes, most))
     except OSError:
         return Lines()
     return _parsed(lines, most)
+
+
+def _spread(stream: BinaryIO, nbytes: int, most: int) -> Iterator[bytes]:
+    """The first line, and those that begin after evenly spread places; each line once."""
+    start = 0  # of the line before
+    for place in (at * nbytes // most for at in range(most)):
+        if place < start:
+            continue  # within a long line that was passed over: the one after it is here already
+        stream.seek(place)
+        if place:
+            stream.readline()  # the rest of a line that began before
+        start = stream.tell()
+        if line := stream.readline():
+            yield line
 
 
 def _parsed(lines: Sequence[bytes], most: int) -> Lines:

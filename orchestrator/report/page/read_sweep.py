@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from orchestrator.errors import UserError
 from orchestrator.report.page.course import points_of
 from orchestrator.report.page.files import spread_lines
 from orchestrator.report.page.scale import Point, thinned
@@ -89,9 +90,10 @@ def _ended(folder: Path, body: dict[str, Any]) -> tuple[Tried, ...]:
 def _under_way(folder: Path) -> tuple[Tried, ...]:
     """What is in the folders of the trials that have begun: settings that differ, and results so far."""
     paths = _trial_folders(folder)
-    settings = [dict(leaves(saved_config(path))) for path in paths]
-    names = sorted({key for one in settings for key in one} - _NOT_SETTINGS)
-    keys = [key for key in names if len({repr(one.get(key)) for one in settings}) > 1]
+    settings = [_settings(path) for path in paths]
+    readable = [one for one in settings if one]
+    names = sorted({key for one in readable for key in one} - _NOT_SETTINGS)
+    keys = [key for key in names if len({repr(one.get(key)) for one in readable}) > 1]
     found = []
     for path, own in zip(paths, settings, strict=True):
         summary = read_json(path / "summary.json") or {}
@@ -100,7 +102,7 @@ def _under_way(folder: Path) -> tuple[Tried, ...]:
         body = {
             "number": int(path.name),
             "status": summary.get("status") or "not ended",
-            "values": {key: own.get(key) for key in keys},
+            "values": {key: own.get(key) for key in keys} if own else {},
             **{key: summary.get(key) for key in ("eval_loss_before", "eval_loss_after", "steps")},
             "train_loss": summary.get("train_loss_last"),
             "step_seconds": inside(measured, "step_seconds"),
@@ -110,6 +112,14 @@ def _under_way(folder: Path) -> tuple[Tried, ...]:
         }
         found.append(tried(body, *_left(folder, path)))
     return tuple(found)
+
+
+def _settings(trial: Path) -> dict[str, Any]:
+    """Of a trial; none where its plan cannot be read."""
+    try:
+        return dict(leaves(saved_config(trial)))
+    except UserError:
+        return {}
 
 
 def _left(folder: Path, trial: Path) -> tuple[str, tuple[Point, ...]]:

@@ -40,15 +40,15 @@ def test_a_list_on_the_command_line() -> None:
 
 def test_a_file_whose_paths_count_from_its_folder(tmp_path: Path) -> None:
     path = tmp_path / "mix.yaml"
-    path.write_text("sources:\n- {path: a.jsonl, weight: 2}\n- {path: /b.csv, eval_path: held.csv}\n- c.jsonl\n")
+    path.write_text("sources:\n- {path: a.jsonl, weight: 2}\n- {path: /b.csv, eval_path: held.csv}\n- c.jsonl\n- ~/d\n")
     config, _ = compose([MODEL, f"data={path}", "data.eval_fraction=0.2"])
-    assert [source.path for source in config.data.sources] == [f"{tmp_path}/a.jsonl", "/b.csv", f"{tmp_path}/c.jsonl"]
+    paths = [f"{tmp_path}/a.jsonl", "/b.csv", f"{tmp_path}/c.jsonl", str(Path.home() / "d")]
+    assert [source.path for source in config.data.sources] == paths
     assert config.data.sources[1].eval_path == f"{tmp_path}/held.csv"
     spec = data_source(config.data, 7)
     assert [(source.weight, source.eval_fraction, source.seed) for source in spec.sources] == [
         (2, 0.2, 7),
-        (1, 0.2, 7),
-        (1, 0.2, 7),
+        *[(1, 0.2, 7)] * 3,
     ]
 
 
@@ -81,7 +81,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     assert [line.split(":")[0] for line in told[2:]] == ["data.sources[2].weight", "data.sources[3].shape"]
     told = problems(
         "data.sources=[{path: a, weight: 0}, {path: b, share: 1.5}, {path: c, weight: 1, share: 0.1}, "
-        "{path: d/a, eval_fraction: 1}, {path: e, max_rows: -1}]",
+        "{path: d/a, eval_fraction: 1}, {path: e, max_rows: -1}, {path: f, weight: 1e308}]",
         "data.max_rows=5",
         "data.eval_path=x",
     )
@@ -91,6 +91,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         "data.sources[2]",
         "data.sources[3].eval_fraction",
         "data.sources[4].max_rows",
+        "data.sources[5].weight",
         "data.eval_path",
         "data.max_rows",
         "data.sources",  # two are called `a`

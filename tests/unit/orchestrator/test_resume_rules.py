@@ -104,3 +104,16 @@ def test_a_named_run_refuses_another_value_than_its_plans(settled: Path) -> None
     with pytest.raises(UserError) as caught:
         choose(found)
     assert [problem.where for problem in caught.value.problems] == ["data.packing"]
+
+
+@pytest.mark.parametrize("where", [[], ["run_dir=runs/one"]])
+def test_resume_true_takes_the_ranks_of_narrow_modules(settled: Path, where: list[str]) -> None:
+    started = ["model=m", "data=d", "adapter.rank=auto"]
+    body = dump_config(located(compose(started)[0]))
+    body["adapter"] |= {"rank": 64, "rank_pattern": ["k_proj:32", "v_proj:32"]}
+    (settled / "plan.json").write_text(json.dumps({"config": body}))
+    found = located(compose(with_saved_config(["resume=true", *where, *started]))[0])
+    assert (found.adapter.rank, found.adapter.rank_pattern) == (64, (("k_proj", 32.0), ("v_proj", 32.0)))
+    assert choose(found).path == settled
+    with pytest.raises(UserError):
+        with_saved_config(["resume=true", *where, *started, "adapter.rank_pattern=[q_proj:8]"])

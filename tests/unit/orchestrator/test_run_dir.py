@@ -50,6 +50,26 @@ def test_resume_true_finds_the_newest_of_the_same_command() -> None:
         choose(config(seed=4, resume="true"))
 
 
+def test_resume_true_finds_a_run_of_before_a_key() -> None:
+    folder = made(Path("runs/1"), config(seed=1))
+    body = json.loads((folder / "plan.json").read_text())
+    del body["config"]["data"]["sources"], body["config"]["adapter"]["kind"]
+    (folder / "plan.json").write_text(json.dumps(body))
+    assert choose(config(seed=1, resume="true")).path == folder.absolute()
+    with pytest.raises(UserError, match="none of the 1 runs"):
+        choose(config(seed=1, resume="true", adapter={"kind": "adalora"}))
+
+
+def test_resume_true_goes_by_what_was_asked_for() -> None:
+    """A plan that was made anew after memory ran out has other settings, which the user does not repeat."""
+    made(Path("runs/1"), config(seed=2))
+    asked = dump_config(config(seed=2))
+    wanted = made(Path("runs/2"), config(seed=2, adapter={"rank": 4}, data={"path": "d", "seq_len": 128}))
+    body = json.loads((wanted / "plan.json").read_text())
+    (wanted / "plan.json").write_text(json.dumps({**body, "setbacks": {"config": asked}}))
+    assert choose(config(seed=2, resume="true")).path == wanted.absolute()
+
+
 def test_resume_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no plan\.json"):
         choose(config(resume=str(tmp_path / "no")))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import socket
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from orchestrator.dataset.cache import Built, Side, content_key, prepare_once
 from orchestrator.dataset.examples import Example, make_example
-from orchestrator.dataset.prepare import TokenOptions, prepare
+from orchestrator.dataset.prepare import TokenOptions, _scratch, prepare
 from orchestrator.dataset.samples import DataSource
 from orchestrator.dataset.stats import summarise
 from orchestrator.dataset.store import ROWS_PER_BATCH, TokenRows, write_rows
@@ -130,6 +132,43 @@ def test_a_file_system_without_locks_still_works(tmp_path: Path, monkeypatch: py
     said: list[str] = []
     assert prepare_once(tmp_path, "k", built, said.append).is_rebuilt
     assert "no file locks (No locks available)" in said[0]
+
+
+def test_rows_of_killed_processes_of_this_host_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.dataset.cache.socket.gethostname", lambda: "node1.lan")
+    own, other = tmp_path / "train-0.node1.lan.7.scratch", tmp_path / "train-0.node2.lan.7.scratch"
+    own.touch()
+    other.touch()
+    prepare_once(tmp_path, "k", built, print)
+    assert (own.exists(), other.exists()) == (False, True)
+
+
+def test_scratch_names_are_those_of_a_process(tmp_path: Path) -> None:
+    path = _scratch(tmp_path, "train-0")
+    assert path is not None
+    assert path.name == f"train-0.{socket.gethostname()}.{os.getpid()}.scratch"
+    assert _scratch(None, "train-0") is None
+
+
+def test_reading_gives_signs_of_life(
+    tmp_path: Path, make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.dataset.cache._CHUNK_BYTES", 16)
+    monkeypatch.setattr("orchestrator.dataset.cache._CHUNKS_PER_BEAT", 1)
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt": "a", "completion": "b"}\n')
+    beats: list[int] = []
+    prepare(DataSource(path=path), make_tokenizer(), TokenOptions(seq_len=8), tmp_path / "data", lambda _: None)
+    prepare(
+        DataSource(path=path),
+        make_tokenizer(),
+        TokenOptions(seq_len=8),
+        tmp_path / "data",
+        lambda _: None,
+        lambda: beats.append(1),
+    )
+    arrow = (tmp_path / "data" / "train.arrow").stat().st_size
+    assert len(beats) == -(-path.stat().st_size // 16) - (-arrow // 16)
 
 
 def test_the_key_follows_data_tokenizer_and_options(tmp_path: Path, make_tokenizer: MakeTokenizer) -> None:

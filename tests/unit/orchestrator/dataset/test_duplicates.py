@@ -83,6 +83,20 @@ def test_a_split_of_repeated_rows_leaks_unless_they_are_left_out(tmp_path: Path)
     assert not {row.messages[0].content for row in clean.train} & {row.messages[0].content for row in clean.eval}
 
 
+def test_rows_that_no_source_uses_leave_nothing_out(tmp_path: Path) -> None:
+    a = DataSource(path=write(tmp_path / "a.jsonl", ["one", "one", "two", "three", "three"]), max_rows=2)
+    b = DataSource(path=write(tmp_path / "b.jsonl", ["three", "two", "four"]))
+    samples = load_samples(DataSpec(sources=(a, b), is_mixture=True, deduplicate=True))
+    assert [(row.path.name, row.line) for row in samples.train] == [
+        ("a.jsonl", 1),
+        ("a.jsonl", 3),
+        ("b.jsonl", 1),  # of the other source no row is used that says the same
+        ("b.jsonl", 3),
+    ]
+    assert samples.duplicates is not None
+    assert (samples.duplicates.repeated, samples.duplicates.dropped) == (2, 2)
+
+
 def test_a_source_of_nothing_new_is_refused(tmp_path: Path) -> None:
     sources = tuple(DataSource(path=write(tmp_path / f"{name}.jsonl", ["one", "two"])) for name in "ab")
     with pytest.raises(UserError, match=r"b\.jsonl: each of its rows is there already"):

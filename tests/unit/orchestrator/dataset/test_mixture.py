@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
 
+from orchestrator.dataset import checked
 from orchestrator.dataset.messages import Shape
 from orchestrator.dataset.mixture import Part, allotted, epoch_rows
+from orchestrator.dataset.prepare import TokenOptions, build
 from orchestrator.dataset.samples import load_samples
 from orchestrator.dataset.source import DataSource, DataSpec
 from orchestrator.errors import UserError
@@ -88,6 +92,35 @@ def test_each_source_has_its_shape_and_is_split_by_itself(tmp_path: Path) -> Non
     assert len(samples.train) == 46
     assert samples.train[-1] == samples.parts[1].train[9]
     assert alone.shape is Shape.prompt_completion
+
+
+def test_a_source_whose_held_out_rows_are_too_long_is_not_evaluated(
+    tmp_path: Path, make_tokenizer: Callable[..., PreTrainedTokenizerFast]
+) -> None:
+    long: list[dict[str, object]] = [{"prompt": "long " * 20, "completion": "x"}]
+    held = [write(tmp_path / "a_eval.jsonl", pairs("a", 2)), write(tmp_path / "b_eval.jsonl", long)]
+    sources = tuple(
+        DataSource(path=write(tmp_path / f"{name}.jsonl", pairs(name, 3)), eval_path=path)
+        for name, path in zip("ab", held, strict=True)
+    )
+    built = build(DataSpec(sources=sources, is_mixture=True), make_tokenizer(), TokenOptions(seq_len=32))
+    assert [part.name for part in built.parts["train"]] == ["a.jsonl", "b.jsonl"]
+    assert [(part.name, part.rows) for part in built.parts["eval"]] == [("a.jsonl", 2)]
+    assert any(note.startswith("source b.jsonl: none of 1 rows") for note in built.notes)
+    alone = DataSpec(sources=sources[1:], is_mixture=True)
+    with pytest.raises(UserError, match="none of 1 rows has a token to learn"):
+        build(alone, make_tokenizer(), TokenOptions(seq_len=32))
+
+
+def test_reading_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checked, "_ROWS_PER_BEAT", 5)
+    monkeypatch.setattr(checked, "KEPT_CHARS", 1)
+    beats: list[int] = []
+    source = DataSource(path=write(tmp_path / "a.jsonl", pairs("a", 20)), eval_fraction=0.5)
+    samples = load_samples(source, lambda: beats.append(1))
+    assert len(beats) == 4
+    assert len(list(samples.eval)) == 10
+    assert len(beats) > 4  # the file is read once more
 
 
 def test_held_out_rows_are_limited_over_all_sources(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from orchestrator.dataset.chat import choose_format
-from orchestrator.dataset.examples import IGNORED
+from orchestrator.dataset.examples import IGNORED, make_example
 from orchestrator.dataset.messages import Sample
 from orchestrator.dataset.questions import held_out_questions, prompts_file, user_questions
 from orchestrator.dataset.samples import DataSource, load_samples
@@ -81,11 +81,29 @@ def test_stops_are_learned_from_the_rows() -> None:
     assert answers.stop_tokens(tokenizer, None, ()) == (tokenizer.eos_token_id,)
 
 
+def test_stops_are_learned_from_rows_of_every_source() -> None:
+    answers = pytest.importorskip("orchestrator.train.answers")
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "examples" / "base")
+    end = tokenizer.convert_tokens_to_ids("<|end|>")
+    rows = [make_example([40, 41], [40, 41])] * 40 + [make_example([40, end], [40, end])] * 10
+    assert end in answers.stop_tokens(tokenizer, None, rows)
+
+
+def test_line_breaks_of_other_alphabets_cut_no_prompt(tmp_path: Path) -> None:
+    lines = tmp_path / "p.txt"
+    lines.write_bytes("one\u2028two\r\nthree\u0085four\n".encode())
+    assert [one.text for one in user_questions((str(lines),), NONE)] == ["one\u2028two", "three\u0085four"]
+    rows = tmp_path / "p.jsonl"
+    rows.write_text('{"prompt": "a\u2028b"}\n', encoding="utf-8")
+    assert [one.text for one in user_questions((str(rows),), NONE)] == ["a\u2028b"]
+
+
 def test_prompts_are_texts_or_one_file(tmp_path: Path) -> None:
     assert prompts_file(("Say hello.txt please",)) is None
     assert prompts_file(("a.txt", "b.txt")) is None
     assert prompts_file(("Hello",)) is None
     assert prompts_file(("my/prompts.JSONL",)) == "my/prompts.JSONL"
+    assert prompts_file(("/home/a b/p.jsonl",)) == "/home/a b/p.jsonl"
     lines = tmp_path / "p.txt"
     lines.write_text("\ufeffone\n\n two \n", encoding="utf-8")
     assert [one.text for one in user_questions((str(lines),), NONE)] == ["one", "two"]

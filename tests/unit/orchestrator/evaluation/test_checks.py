@@ -88,5 +88,12 @@ def test_users_phrases_are_added() -> None:
     assert not is_refusal("Ich kann das leider nicht beantworten.")
 
 
+def test_users_phrases_may_have_flags_and_groups_of_their_own() -> None:
+    more = read_patterns("(?i)ich kann nicht\n(?P<no>nein)\n(?P<no>(non|n[oó])) \\2\n")
+    assert is_refusal("ICH KANN NICHT", more)
+    assert is_refusal("No no", more)
+    assert not is_refusal("Ich kann", more)
+
+
 def test_every_phrase_says_where_it_is_from() -> None:
     assert all(refusal.source and refusal.reason for refusal in REFUSALS)

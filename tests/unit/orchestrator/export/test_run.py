@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.compose import compose
 from orchestrator.export.source import open_source
+from orchestrator.planner.plan import dumps, loads
 
 
 def _export(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -55,9 +58,40 @@ def test_the_command_of_the_card_can_be_read_again(run: Any, capsys: pytest.Capt
     text = (run.path / "export" / "peft" / "README.md").read_text()
     command = re.search(r"^trainmaster train (.*)$", text, re.MULTILINE)
     assert command is not None
-    config, _ = compose(command[1].split())
+    config, _ = compose(shlex.split(command[1]))
     assert config.optimizer.lr == 1e-3
     assert config.data.seq_len == 128
+
+
+def test_the_card_of_a_mixture_names_its_sources_and_no_folder(
+    run: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, secret = tmp_path / "here", tmp_path / "the secret"
+    for path in (here / "other.jsonl", secret / "a.jsonl", secret / "b" / "train.jsonl"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(path.name)
+    monkeypatch.chdir(here)
+    plan = loads((run.path / "plan.json").read_text())
+    config = json.loads(json.dumps(plan.config))
+    sources = [{"path": f"{secret}/a.jsonl", "weight": 2.0}, {"path": f"{secret}/b", "eval_path": f"{secret}/a.jsonl"}]
+    config["data"] |= {"path": "", "sources": sources}
+    config["eval"] |= {"prompts": [f"{secret}/p.jsonl"], "refusals": f"{secret}/r.txt", "keywords": ["it's", "a b"]}
+    (run.path / "plan.json").write_text(dumps(replace(plan, config=config)))
+    code, _, err = _export(capsys, str(run.path))
+    assert err == ""
+    assert code == 0
+    text = (run.path / "export" / "peft" / "README.md").read_text()
+    assert "secret" not in text
+    assert "other.jsonl" not in text
+    assert "`a.jsonl, b`: 640 rows" in text
+    assert re.search(r"`a\.jsonl`, SHA-256 `\w{64}`\n- `b: train\.jsonl`, SHA-256 `\w{64}`", text)
+    command = re.search(r"^trainmaster train (.*)$", text, re.MULTILINE)
+    assert command is not None
+    again, _ = compose(shlex.split(command[1]))
+    found = [(source.path, source.weight, source.eval_path) for source in again.data.sources]
+    assert found == [("a.jsonl", 2, ""), ("b", None, "a.jsonl")]
+    assert (again.eval.prompts, again.eval.refusals) == (("p.jsonl",), "r.txt")
+    assert again.eval.keywords == ("it's", "a b")
 
 
 def test_nothing_is_overwritten(run: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from orchestrator.config import (
     DataConfig,
     Engine,
     EngineConfig,
+    ResizeConfig,
     RunConfig,
 )
 from orchestrator.config_codec import dump_config, parse_config
@@ -67,6 +69,15 @@ def test_narrow_modules_get_less(plan_for: Callable[..., Plan]) -> None:
     adapter = plan.run_config.adapter
     assert adapter.rank == 64
     assert dict(adapter.rank_pattern) == {"k_proj": 32.0, "v_proj": 32.0}
+
+
+@pytest.mark.parametrize("one", [{"init": AdapterInit.eva, "rho": 1.0}, {"resize": ResizeConfig(under_pressure=True)}])
+def test_narrow_modules_get_the_same_where_all_have_one_rank(
+    plan_for: Callable[..., Plan], one: dict[str, Any]
+) -> None:
+    plan = plan_for("tiny", "dgx_h100", tokens=8192, adapter=AdapterConfig(rank=None, **one))
+    assert plan.run_config.adapter.rank == 64
+    assert parse_config(plan.config) == plan.run_config
 
 
 def test_patterns_of_the_user_stay(plan_for: Callable[..., Plan]) -> None:

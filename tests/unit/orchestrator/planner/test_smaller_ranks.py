@@ -69,6 +69,15 @@ def test_later_ranks_are_limited_as_well(rank: int) -> None:
     assert replace(limited.resize, at=()) == replace(adapter.resize, at=())
 
 
+@pytest.mark.parametrize("rslora", [False, True])
+def test_scales_stay(rslora: bool) -> None:
+    adapter = AdapterConfig(rank=32, alpha=64, alpha_pattern=(("q_proj", 16.0), ("o_proj", 8.0)), rslora=rslora)
+    limited = with_rank(adapter, 8)
+    over, under = (32**0.5, 8**0.5) if rslora else (32, 8)
+    assert limited.alpha / under == pytest.approx(adapter.alpha / over)
+    assert [own / under for _, own in limited.alpha_pattern] == pytest.approx([16 / over, 8 / over])
+
+
 def test_a_plan_has_room_for_the_largest_rank_of_the_run(plan_for: Callable[..., Plan]) -> None:
     growing = AdapterConfig(rank=16, resize=ResizeConfig(at=(("10", 64.0), ("20", 8.0))))
     plans = [plan_for("7b", "1x24gb", adapter=adapter) for adapter in (growing, AdapterConfig(rank=64))]

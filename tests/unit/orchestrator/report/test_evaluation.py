@@ -35,7 +35,18 @@ def test_a_perplexity_that_is_no_number_is_no_trouble() -> None:
 
 
 def test_the_harness_has_its_own_lines() -> None:
-    found = {"tasks": ["t"], "before": {"t": {"acc": 0.25}}, "after": {"t": {"acc": 0.5, "acc_norm": 0.75}}}
+    found: dict[str, Any] = {
+        "tasks": ["t"],
+        "before": {"t": {"acc": 0.25}},
+        "after": {"t": {"acc": 0.5, "acc_norm": 0.75}},
+    }
     cells = [line.split() for line in evaluation_lines({"lm_eval": found})]
     assert ["t,", "acc", "0.25", "0.5", "+0.25"] in cells
     assert ["t,", "acc_norm", "-", "0.75"] in cells
+
+
+def test_what_the_harness_could_not_measure_is_no_trouble() -> None:
+    found = {"before": {"t": {"acc": None, "f1": 0.5}}, "after": {"t": {"acc": 0.5, "f1": None}}}
+    cells = [line.split() for line in evaluation_lines({"lm_eval": found})]
+    assert ["t,", "acc", "-", "0.5"] in cells
+    assert ["t,", "f1", "0.5", "-"] in cells

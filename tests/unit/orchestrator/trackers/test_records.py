@@ -10,6 +10,9 @@ def test_training_and_evaluation_have_names_of_their_own() -> None:
     assert step == Point(step=3, time=5.0, values=(("train/loss", 2.0), ("train/world_size", 2.0)))
     held_out = point_of({"step": 3, "eval_loss": 1.5, "eval_tokens": 10})
     assert held_out == Point(step=3, time=None, values=(("eval/loss", 1.5), ("eval/tokens", 10.0)))
+    answers = point_of({"step": 3, "prompts_exact_match": 0.5, "answer_seconds": 2.0})
+    assert answers == Point(step=3, time=None, values=(("eval/prompts_exact_match", 0.5), ("eval/answer_seconds", 2.0)))
+    assert not Reached(train=3).has(answers)
     assert point_of({"step": True, "loss": 1.0}) is None
     assert point_of({"loss": 1.0}) is None
     assert point_of({"step": 1, "loss": math.nan}) is None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from orchestrator.train import rng
-from orchestrator.train.generate import Decoding, batches_of, generate
+from orchestrator.train.generate import Decoding, Generated, batches_of, generate
 from orchestrator.train.groups import MetricsGroup
 from orchestrator.train.settings import TrainSettings
 
@@ -108,6 +110,26 @@ def test_nothing_of_the_training_is_changed(model: LlamaForCausalLM, settings: T
 def test_positions_that_the_model_has_not_are_not_asked_for(model: LlamaForCausalLM, settings: TrainSettings) -> None:
     decoding = Decoding(batch=1, max_new_tokens=50, temperature=0.0, stops=(), pad=0, max_positions=8)
     assert [len(tokens) for tokens in _made(model, settings, decoding)] == [5, 7, 3, 6]
+
+
+def test_ranks_that_pass_together_have_the_room_of_the_widest_batch(
+    model: LlamaForCausalLM, settings: TrainSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def noted(prompts: list[tuple[int, ...]], _: object, limit: Decoding, *more: object) -> list[Generated]:
+        asked.append((len(prompts[0]), limit.max_new_tokens))
+        return [Generated(tokens=(), ended=True)] * len(prompts)
+
+    class Group:
+        def gather(self, found: list[tuple[int, Generated]]) -> list[list[tuple[int, Generated]]]:
+            return [[(at, Generated(tokens=(), ended=True)) for at in range(len(PROMPTS))], found]
+
+    monkeypatch.setattr("orchestrator.train.generate.answer_batch", noted)
+    decoding = Decoding(batch=1, max_new_tokens=50, temperature=0.0, stops=(), pad=0, max_positions=8)
+    second = replace(settings, world_size=2, rank=1, engine="zero3", shares=(2, 2), micro=(2, 2))
+    generate(model, PROMPTS, decoding, second, cast("MetricsGroup", Group()))
+    assert asked == [(3, 3), (1, 6)]  # beside prompts of 5 and 2 tokens
 
 
 def test_there_is_a_beat_for_every_token(model: LlamaForCausalLM, settings: TrainSettings) -> None:

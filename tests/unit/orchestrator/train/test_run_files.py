@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.train.run_files import EventLog, append_json_line, read_json_lines
+from orchestrator.train.run_files import EventLog, append_json_line, read_json_lines, sparing_full_disk
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -46,6 +46,14 @@ def test_a_full_disk_costs_lines_alone(
     append_json_line(path, {"step": 5})
     assert [record["step"] for record in read_json_lines(path)] == [1, 4, 5]
     assert capsys.readouterr().err.count("takes no more lines") == 1
+
+
+def test_a_file_that_is_written_anew_is_done_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with sparing_full_disk(tmp_path / "samples.md"):
+        raise FULL
+    assert "takes no new" in capsys.readouterr().err
+    with pytest.raises(OSError, match="denied"), sparing_full_disk(tmp_path):
+        raise OSError(errno.EACCES, "denied")
 
 
 def test_other_errors_are_told(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,16 @@ from transformers import AutoTokenizer
 from orchestrator.compose import shipped_folder
 from orchestrator.config import DataConfig, ModelConfig, RunConfig, SourceConfig
 from orchestrator.data_inputs import data_source
-from orchestrator.dataset.cache import Cached
+from orchestrator.dataset.cache import Cached, PartRows
 from orchestrator.dataset.prepare import TokenOptions, prepare
+from orchestrator.train import identity
 from orchestrator.train.evaluate import EvalResult
-from orchestrator.train.sources import order_of, seen_of, summary_of, told
+from orchestrator.train.evaluating import source_losses_of
+from orchestrator.train.identity import resume_keys
+from orchestrator.train.rows import lengths_of
+from orchestrator.train.run_files import append_json_line
+from orchestrator.train.sources import order_of, seen_of, source_losses, summary_of, told
+from orchestrator.train.summary import _earlier_loss
 
 BASE = shipped_folder("examples") / "base"
 Make = Callable[..., Cached]
@@ -89,8 +96,10 @@ def test_held_out_losses_by_source(tmp_path: Path, make: Make) -> None:
     held = cached.rows["eval"]
     tokens = [row.num_label_tokens for row in held]
     losses = tuple(float(count * (1 if at < 4 else 3)) for at, count in enumerate(tokens))
-    after = EvalResult(loss=sum(losses) / sum(tokens), tokens=sum(tokens), row_losses=losses, seconds=1.0)
-    found = summary_of(config, cached.parts, held, None, after)
+    after = EvalResult(
+        loss=sum(losses) / sum(tokens), tokens=sum(tokens), row_losses=losses, row_tokens=tuple(tokens), seconds=1
+    )
+    found = summary_of(config, cached.parts, {}, source_losses(cached.parts["eval"], after))
     assert found is not None
     assert [(one["eval_rows"], one["eval_loss_before"], one["eval_loss_after"]) for one in found] == [
         (4, None, pytest.approx(1.0)),
@@ -100,8 +109,32 @@ def test_held_out_losses_by_source(tmp_path: Path, make: Make) -> None:
     assert sum(one["eval_loss_after"] * count for one, count in parts) / sum(tokens) == pytest.approx(after.loss)
 
 
+def test_the_loss_of_a_source_is_of_the_tokens_that_were_counted() -> None:
+    held = [PartRows(name="a", rows=2, documents=2, tokens=99, label_tokens=99)]
+    held += [PartRows(name="b", rows=1, documents=1, tokens=9, label_tokens=9)]
+    result = EvalResult(loss=1.0, tokens=7, row_losses=(4.0, 6.0, 0.0), row_tokens=(3, 2, 0), seconds=1.0)
+    assert source_losses(held, result) == {"a": 2.0, "b": None}
+
+
+def test_losses_of_an_earlier_attempt_are_read_back(tmp_path: Path) -> None:
+    append_json_line(tmp_path / "metrics.jsonl", {"step": 0, "eval_loss": math.nan, "source_losses": {"a": 2.5}})
+    assert source_losses_of(None, tmp_path, 0) == {"a": 2.5}
+    assert source_losses_of({"eval_loss": 1.0}, tmp_path, 0) == {}
+    assert _earlier_loss(tmp_path) is None  # it was NaN, which stands there as null
+
+
+def test_what_takes_long_for_millions_of_rows(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(tmp_path, 1, 1)
+    rows = make(config).rows["train"]
+    assert lengths_of(rows).tolist() == [len(row) for row in rows] == lengths_of(list(rows)).tolist()
+    monkeypatch.setattr(identity, "_ROWS_PER_BEAT", 4)
+    beats: list[int] = []
+    assert resume_keys(config, rows, beat=lambda: beats.append(1)) == resume_keys(config, list(rows))
+    assert len(beats) == 6  # of 24 rows
+
+
 def test_a_single_file_has_no_parts(tmp_path: Path, make: Make) -> None:
     config = config_of(tmp_path, 1, 1)
     alone = replace(config, data=DataConfig(path=str(tmp_path / "a.jsonl")))
     cached = make(alone)
-    assert (cached.parts, seen_of(alone, ()), summary_of(alone, {}, (), None, None)) == ({}, (), None)
+    assert (cached.parts, seen_of(alone, ()), summary_of(alone, {}, {}, {})) == ({}, (), None)

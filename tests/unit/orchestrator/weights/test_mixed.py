@@ -1,4 +1,4 @@
-"""Bases of several kinds of storage, against bases that are stored in one kind whole, and against what was estimated."""
+"""Bases of several kinds of storage, against bases that are stored in one kind whole and against the estimates."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from peft.tuners.lora import bnb as quantised
 from peft.tuners.lora.layer import Linear as PlainLayer
 
 from orchestrator.config import BaseConfig, Quant
-from orchestrator.engines.live import replicated_base
+from orchestrator.engines.live import replicated_base, storage_bytes
 from orchestrator.estimate.base import whole_bytes
 from orchestrator.estimate.extents import Stored, layer_bytes
 from orchestrator.merge.base import Base, Trained, source_of
+from orchestrator.weights.cache import cache_key
 from orchestrator.weights.checkpoint import open_checkpoint
 from orchestrator.weights.mixed import bitsandbytes_config
 from orchestrator.weights.skeleton import BaseSource, build_skeleton
@@ -112,7 +113,7 @@ def test_bytes_are_as_estimated(saved: tuple[str, Path], quant: Quant, *, double
     shape = with_kinds(shape_from_config("m", CONFIGS[name].to_dict()), base.quant_pattern)
     model = _load(folder, base).requires_grad_(requires_grad=False)
     tensors = [tensor for found in replicated_base(model).values() for tensor in found]
-    assert whole_bytes(shape, quant, double) == sum(x.numel() * x.element_size() for x in tensors)
+    assert whole_bytes(shape, quant, double) == storage_bytes(tensors)
 
     asked = bitsandbytes_config(base, BF16, "uint8")
     source = BaseSource(folder=folder, dtype=BF16, quantization=asked, device=CPU)
@@ -120,10 +121,23 @@ def test_bytes_are_as_estimated(saved: tuple[str, Path], quant: Quant, *, double
     assert layer_bytes(shape, Stored(quant=quant, double_quant=double, load_bytes=2)) == real.layer_bytes
 
 
+def test_packed_layers_are_kept_for_each_pattern(saved: tuple[str, Path]) -> None:
+    """nf4 and fp4 take the same bytes, so the layout alone would not tell them apart."""
+    name, folder = saved
+    leaf = "c_attn" if name == "gpt2" else "v_proj"
+    keys, checkpoint = set(), open_checkpoint(folder)
+    for pairs in ((), ((leaf, Quant.fp4),), ((leaf, Quant.none),), ((rf"1\..*{leaf}", Quant.fp4),)):
+        asked = bitsandbytes_config(BaseConfig(quant_pattern=pairs), BF16, "uint8")
+        skeleton = build_skeleton(BaseSource(folder=folder, dtype=BF16, quantization=asked, device=CPU), checkpoint)
+        keys.add(cache_key(skeleton, checkpoint, CPU))
+    assert len(keys) == 4
+
+
 def test_adapters_are_those_of_the_kind(saved: tuple[str, Path]) -> None:
     name, folder = saved
     model = _load(folder, BaseConfig(quant_pattern=MIXES[name]))
-    adapted = get_peft_model(model, LoraConfig(target_modules="all-linear", r=2, task_type="CAUSAL_LM"))
+    targets: Any = r".*self_attn\..*_proj" if name == "mixtral" else "all-linear"
+    adapted = get_peft_model(model, LoraConfig(target_modules=targets, r=2, task_type="CAUSAL_LM"))
     layers = {bnb.nn.Linear4bit: quantised.Linear4bit, bnb.nn.Linear8bitLt: quantised.Linear8bitLt}
     seen = set()
     for path, module in adapted.base_model.model.named_modules():
@@ -153,5 +167,5 @@ def test_merging_takes_the_values_of_each_kind(saved: tuple[str, Path]) -> None:
                 values = module.weight.data.float() * (module.weight.SCB.view(-1, 1) / 127)
             ours = found[f"{path}.weight"]
             assert torch.equal(ours.T if name == "gpt2" else ours, values.float()), path
-        elif isinstance(module, torch.nn.Linear):
+        elif isinstance(module, torch.nn.Linear) and f"{path}.weight" in found:  # a tied head is not
             assert torch.equal(found[f"{path}.weight"], module.weight.float()), path

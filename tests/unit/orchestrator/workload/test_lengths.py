@@ -55,6 +55,14 @@ def test_of_a_huge_row_only_the_start_is_counted(folder: Path) -> None:
     assert stats.max_tokens == 5 * MAX_COUNTED_CHARS + PER_TURN
 
 
+def test_calls_and_tools_count(folder: Path) -> None:
+    calls = {"tool_calls": [{"name": "f"}], "reasoning_content": "why not"}
+    turn = Message(role="assistant", content="a", extra=calls)
+    row = Sample(path=Path("r"), line=1, messages=(turn,), tools=({"type": "\ud800"},))
+    stats = data_stats(Samples(train=(row,), eval=(), shape=Shape.messages, files=()), folder)
+    assert stats.max_tokens == len(["a", '[{"name":', '"f"}]', "why", "not", '{"type":', '"?"}']) + PER_TURN
+
+
 def test_without_a_tokenizer_lengths_are_guessed(tmp_path: Path) -> None:
     stats = data_stats(_samples(["abcdefghij", ""]), tmp_path)
     assert (stats.max_tokens, stats.total_tokens) == (3 + PER_TURN, 3 + 2 * PER_TURN)

@@ -22,6 +22,7 @@ _CONFIG: dict[str, Any] = {
     "intermediate_size": 128,
     "num_hidden_layers": 12,
     "num_attention_heads": 4,
+    "num_key_value_heads": 4,
     "vocab_size": 96,
 }
 
@@ -69,7 +70,7 @@ def test_adapters_are_the_same(changes: dict[str, Any]) -> None:
         (_shape(), "down_porj", "The nearest: down_proj"),
         (_shape(), "q_proj(", "is no regular expression"),
         (_shape(), "lm_head", "matches no linear module"),
-        (_shape(model_type="mixtral", num_local_experts=4), "experts", "one 3-D tensor a layer"),
+        (_shape(model_type="mixtral", num_local_experts=4), "down_proj", "one 3-D tensor a layer"),
         (replace(_shape(), prequantised="nf4"), "q_proj", "nf4 already"),
         (replace(_shape(), groups=(), outside=()), "q_proj", "by their numbers alone"),
     ],
@@ -103,6 +104,8 @@ def test_a_configuration_is_read_back() -> None:
         ({"base": {"quant_pattern": "q_proj"}}, "PATTERN:KIND"),
         ({"base": {"quant": "none", "quant_pattern": "q_proj:int8"}}, "quantises nothing"),
         ({"base": {"quant_pattern": "q_proj:int8"}, "engine": {"name": "zero3"}}, "gathers all packed weights"),
+        ({"base": {"quant_pattern": "q_proj:int8"}, "adapter": {"dora": True}}, "fails on 8-bit modules"),
+        ({"base": {"quant": "int8"}, "adapter": {"dora": True}}, "fails on 8-bit modules"),
         ({"base": {"quant_pattern": "q_proj:int8"}, "adapter": {"init": "loftq"}}, "all of it in one kind"),
     ],
 )

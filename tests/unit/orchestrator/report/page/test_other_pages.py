@@ -92,6 +92,10 @@ def test_a_sweep_that_has_not_ended_is_told_from_its_trials(sweep_dir: Path, run
     assert sweep.trials[0].loss == pytest.approx(3.6017, abs=1e-3)
     assert sweep.trials[1].status == "not ended"
     assert "The sweep has not ended" in page_of(str(sweep_dir)).text
+    shutil.copytree(run_dir, sweep_dir / "11")
+    (sweep_dir / "11" / "plan.json").write_text("{")
+    sweep = read_sweep(sweep_dir)
+    assert [dict(trial.values).keys() for trial in sweep.trials] == [{"optimizer.lr"}, {"optimizer.lr"}, set()]
 
 
 @pytest.mark.parametrize(

@@ -339,7 +339,14 @@ def test_what_cannot_be_reported_is_told_in_a_line(
     assert told in capsys.readouterr().err
 
 
-def test_the_command_of_the_page_makes_the_same_configuration(run_dir: Path) -> None:
+@pytest.mark.parametrize(
+    "data",
+    [
+        ["data=./rows.jsonl"],
+        ['data.sources=[{path: "it\'s, a {b: c}.jsonl", weight: 2, name: null}, {path: /b.csv, share: 0.3}]'],
+    ],
+)
+def test_the_command_of_the_page_makes_the_same_configuration(run_dir: Path, data: list[str]) -> None:
     import shlex
 
     from orchestrator.compose import compose
@@ -348,9 +355,10 @@ def test_the_command_of_the_page_makes_the_same_configuration(run_dir: Path) -> 
     from orchestrator.run_dir import OF_THE_COMMAND, leaves
 
     asked = [
-        "model=./a folder/it's", "data=./rows.jsonl", "adapter.targets=q_proj,v_proj", "optimizer=adamw_8bit",
+        "model=./a folder/it's", *data, "adapter.targets=q_proj,v_proj", "optimizer=adamw_8bit",
         "batch.micro=4", "optimizer.lr=3e-4", "eval.before=false", "launch.hosts=[a,b]", "launch.job_name='null'",
-        "launch.account=007", "faults=kill_rank",
+        "launch.account=007", "faults=kill_rank", "eval.prompts=['Hello, who are you?',b,'true']",
+        "eval.keywords=[a:b,'[c]']", "adapter.rank_pattern=q_proj:4", "eval.generate=1",
     ]  # fmt: skip
     config = dict(leaves(dump_config(compose(asked)[0])))
     defaults = dict(leaves(dump_config(compose(["model.path=m", "data.path=d"])[0])))
