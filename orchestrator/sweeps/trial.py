@@ -72,6 +72,8 @@ def trial_environment(environ: Mapping[str, str], devices: Sequence[str] = ()) -
 def ended(job: TrialJob, code: int | None, place: str, reason: str = "") -> TrainTrial:
     """Read what a trial left."""
     summary = read_json(job.run_dir / "summary.json") or {}
+    if code is not None and (code < 0 or code == INTERRUPTED) and summary.get("status") == "done":
+        code, reason = int(ExitCode.DONE), ""  # the signal met what comes after a run: its page, its last words
     if code not in {None, int(ExitCode.DONE)}:
         told = "stopped before it began" if code == INTERRUPTED else f"see {job.log}"
         # A job that was killed may have let its trial say a last word, or not: both are told.

@@ -101,6 +101,11 @@ def test_the_reason_is_what_the_trial_said(tmp_path: Path) -> None:
     assert ended(other, 130, "").reason == "stopped before it began"
     assert str(other.log) in ended(other, 4, "").reason
     assert ended(job, 0, "").reason == ""
+    other.run_dir.mkdir(parents=True, exist_ok=True)
+    (other.run_dir / "summary.json").write_text('{"status": "done"}')
+    late = ended(other, -2, "", "ended by SIGINT")
+    assert (late.code, late.reason) == (0, "")  # all its steps were done; a signal met its last words
+    assert ended(other, 4, "").code == 4
 
 
 def test_search_space_reads_hydras_grammar() -> None:
