@@ -33,6 +33,17 @@ def memory_error(error: BaseException) -> BaseException | None:
     return next((one for one in _chain(error) if _says_so(one)), None)
 
 
+def memory_line(text: str) -> str | None:
+    """Return the line of a printed traceback that says that memory ran out, for libraries that keep only the text."""
+    lines = (line for line in text.splitlines() if line and not line[0].isspace())  # source lines are indented
+    return next((line for line in lines if _is_type(line) or _WORDS.search(line)), None)
+
+
+def _is_type(line: str) -> bool:
+    """Whether a line reads `module.MemoryError: ...`."""
+    return line.partition(":")[0].rpartition(".")[2].strip() in _TYPES
+
+
 def where_of(error: BaseException) -> str:
     """Return whose memory ran out (`device` or `host`), by an error that `memory_error` found."""
     if _is_pinning(error):  # page-locked memory is the host's, though CUDA hands it out

@@ -11,6 +11,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from orchestrator.config import BaseConfig, ModelConfig
 from orchestrator.errors import Problem, UserError
+from orchestrator.train.loading_errors import memory_error_told, reason_of
 from orchestrator.train.settings import TrainSettings
 from orchestrator.weights.mixed import bitsandbytes_config
 
@@ -56,11 +57,13 @@ def _from_pretrained(path: str, kwargs: dict[str, Any]) -> PreTrainedModel:
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:  # libraries raise all kinds for a damaged file
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
+        of_memory = memory_error_told(error)
+        if of_memory is not None:
+            raise of_memory from error
         raise UserError(
             Problem(
                 where=f"model {path}",
-                found=f"it could not be loaded ({type(error).__name__}: {reason})",
+                found=f"it could not be loaded ({reason_of(error)})",
                 remedy="Download or save the model again, and check that this version of transformers knows it.",
             )
         ) from error
