@@ -33,6 +33,7 @@ JOB: Final = (
     *("data.max_eval_rows=16", "faults.step=8"),
 )
 LINKS: Final = ("kill_rank", "kill_launcher", "slow_link", "cut_link")
+JOBS: Final = ("slurm_preempt", "slurm_node_down")
 _RATE: Final = 1_000_000_000  # bits a second
 _SSH: Final = """\
 #!/bin/sh
@@ -47,10 +48,12 @@ def main() -> None:
     asked = _arguments()
     before = json.loads(asked.results.read_text()) if asked.results.is_file() else {"settings": []}
     settings = {setting["name"]: setting for setting in before["settings"]}
-    for name, words, environ in _settings(asked):
-        runs = [run for number in range(asked.runs) if (run := _run(name, number, words, environ, asked.keep))]
-        if runs:
-            settings[name] = {"name": name, "asked": list(words), "runs": runs}
+    done: dict[str, list[dict[str, Any]]] = {}
+    for name, number, words, environ in _settings(asked):
+        run = _run(name, number, words, environ, asked.keep)
+        if run:
+            done.setdefault(name, []).append(run)
+            settings[name] = {"name": name, "asked": list(words), "runs": done[name]}
         body = {
             "schema": 1,
             "when": time.strftime("%Y-%m-%d"),
@@ -64,22 +67,27 @@ def main() -> None:
             asked.page.write_text(page(body))
 
 
-def _settings(asked: argparse.Namespace) -> Iterator[tuple[str, tuple[str, ...], Mapping[str, str]]]:
-    """Yield what is run: a name, the words after `faults run`, and the environment."""
+def _settings(asked: argparse.Namespace) -> Iterator[tuple[str, int, tuple[str, ...], Mapping[str, str]]]:
+    """Yield each run: a name, its number, the words after `faults run`, and the environment.
+
+    Hosts and SLURM are made anew for each: a link that was cut, or a node that went down, stays so.
+    """
     parts, only = asked.parts.split(","), tuple(filter(None, asked.only.split(",")))
     chosen = (f"faults.only=[{','.join(only)}]",) if only else ()
-    if "ranks" in parts:
-        for ranks in asked.ranks.split(","):
-            yield f"{ranks} ranks", (*JOB, f"devices={ranks}", *chosen, *asked.overrides), os.environ
-    if "links" in parts and (links := [name for name in LINKS if name in only or not only]):
+    for ranks in asked.ranks.split(",") if "ranks" in parts else ():
+        words = (*JOB, f"devices={ranks}", *chosen, *asked.overrides)
+        yield from ((f"{ranks} ranks", number, words, os.environ) for number in range(asked.runs))
+    links = [name for name in LINKS if name in only or not only]
+    for number in range(asked.runs) if "links" in parts and links else ():
         with _hosts() as own:
             words = (*JOB, "devices=2", f"faults.only=[{','.join(links)}]", *own, *asked.overrides)
-            yield "2 hosts", words, os.environ
-    if "slurm" in parts and (jobs := [x for x in ("slurm_preempt", "slurm_node_down") if x in only or not only]):
+            yield "2 hosts", number, words, os.environ
+    jobs = [name for name in JOBS if name in only or not only]
+    for number in range(asked.runs) if "slurm" in parts and jobs else ():
         with _slurm() as environ:
             own = ("launch=slurm", "launch.partition=low", "launch.submit=true", "faults.partition=high")
             words = (*JOB, "devices=1", f"faults.only=[{','.join(jobs)}]", *own, *asked.overrides)
-            yield "SLURM", words, environ
+            yield "SLURM", number, words, environ
 
 
 def _run(

@@ -55,6 +55,8 @@ class HostJob:
     """Whose source code must be the same on all hosts."""
     interfaces: tuple[str, ...] = ()
     join_seconds: int = 120
+    met_before: bool = False
+    """Whether they have met for this run: who finds no way to the first one then is cut off, and says so soon."""
     uses_devices: bool = False
     """Whether each rank needs a GPU of its own."""
 
@@ -69,6 +71,8 @@ def dumps(job: HostJob) -> str:
     body = asdict(job)
     body["env"] = dict(job.env)
     body["parts"] = [_part_body(part) for part in job.parts]
+    if not job.met_before:
+        del body["met_before"]
     return json.dumps({"schema": SCHEMA, **body}, indent=1) + "\n"
 
 

@@ -8,6 +8,7 @@ The port is then free again for the ranks' store. Messages are single lines of J
 """
 
 import json
+import math
 import queue
 import socket
 import threading
@@ -28,6 +29,9 @@ _RETRY_SECONDS = 0.1
 _MOST_BYTES = 1 << 20
 # The first host decides a little earlier than the others give up, so that its better message is the one shown.
 _SPARE_SECONDS = 15.0
+_NO_WAY_SECONDS = 4.0  # without any answer from a host that was there before; it takes part at once or is started anew
+_ANSWERS = (ConnectionRefusedError, ConnectionResetError, ValueError)  # the host is there, the program not yet
+_TWO = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +82,10 @@ def host_and_wait(job: HostJob, ports: Sequence[int], facts: Facts, preferred: s
 def join(job: HostJob, index: int, ports: Sequence[int], facts: Facts, names: Sequence[str]) -> tuple[Verdict, str]:
     """Be another host; returns the verdict and the own address that leads to the first host."""
     target, deadline = names[0], time.monotonic() + job.join_seconds + _SPARE_SECONDS
-    reason = "no answer"
-    while time.monotonic() < deadline:
+    reason, reached = "no answer", time.monotonic()
+    # Only of two hosts is it clear who goes on: of more, the first one may be the one that is cut off.
+    patience = _NO_WAY_SECONDS if job.met_before and len(names) == _TWO else math.inf
+    while time.monotonic() < min(deadline, reached + patience):
         for port in ports:
             try:
                 with socket.create_connection((target, port), timeout=_CONNECT_SECONDS) as connection:
@@ -87,15 +93,28 @@ def join(job: HostJob, index: int, ports: Sequence[int], facts: Facts, names: Se
                     if verdict is not None:
                         return verdict, str(connection.getsockname()[0])
                     reason = f"port {port} is held by another program"
+                reached = time.monotonic()
             except (OSError, ValueError) as error:
                 reason = f"{target}:{port}: {error}"
+                if isinstance(error, _ANSWERS):
+                    reached = time.monotonic()
         time.sleep(_RETRY_SECONDS)
+    if time.monotonic() < deadline:
+        return Verdict(faults=(_cut_off(names[index], target, reason),)), ""
     fault = Fault(
         where=f"host {names[index]}",
         found=f"could not reach the first host {target} within {job.join_seconds} s ({reason})",
         remedy="Check name, route and firewall between them, or name another network with launch.interface.",
     )
     return Verdict(faults=(fault,)), ""
+
+
+def _cut_off(name: str, target: str, reason: str) -> Fault:
+    return Fault(
+        where=f"host {name}",
+        found=f"is cut off from the first host {target} ({reason})",
+        remedy="Check the network between them, which worked before.",
+    )
 
 
 def _listen(ports: Sequence[int]) -> tuple[socket.socket | None, int]:

@@ -112,6 +112,8 @@ class LaunchSpec:
     """Reaches another host: takes its name and a line for its shell. It must pass on standard input."""
     join_seconds: int = 120
     """How long hosts wait for each other at the start."""
+    met_before: bool = False
+    """Whether these hosts have met for this run."""
 
     def __post_init__(self) -> None:
         """Refuse what no backend could start."""

@@ -29,6 +29,10 @@ def check_eval(config: EvalConfig) -> Iterator[Problem]:
     for name in config.metrics:
         if name.lower() not in {AUTO, *(known.lower() for known in NAMES)}:
             yield Problem(where="eval.metrics", found=f"no metric {name!r}", remedy=_nearest(name))
+    for key, words in (("keywords", config.keywords), ("must_match", config.must_match), ("must_not", config.must_not)):
+        if any(not word.strip() for word in words):
+            remedy = f"Leave it out, or set eval.{key}=[none]."
+            yield Problem(where=f"eval.{key}", found="one of them is empty", remedy=remedy)
     for key, patterns in (("must_match", config.must_match), ("must_not", config.must_not)):
         for pattern in patterns if patterns != NONE else ():
             wrong = pattern_problem(pattern)

@@ -91,7 +91,7 @@ def observer_of(
     num_steps = config.batch.max_steps or math.ceil(rows / max(1, strategy.global_batch))
     facts = facts_of(plan, num_steps)
     patience = replace(
-        facts.patience, least=_LEAST_SECONDS, steps=config.recovery.hang_factor * longest_over_mean(plan)
+        facts.patience, least=_LEAST_SECONDS, steps=config.recovery.hang_factor, longest=longest_over_mean(plan)
     )
     before = [ended.kind for ended in state.history.ended]
     return Observer(

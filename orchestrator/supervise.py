@@ -84,7 +84,7 @@ def make_attempt(
             named=named_hosts(launch),
         )
         if run.attempt > 1:  # hosts that took part before need no long time to come back
-            spec = replace(spec, join_seconds=min(spec.join_seconds, _REJOIN_SECONDS))
+            spec = replace(spec, join_seconds=min(spec.join_seconds, _REJOIN_SECONDS), met_before=True)
         if backend is Backend.deepspeed and spec.is_here and spec.master_port is None:
             spec = replace(spec, master_port=free_port())
         if backend in {Backend.torchrun, Backend.slurm}:

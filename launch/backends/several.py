@@ -55,6 +55,7 @@ def job_of(spec: LaunchSpec, part: Part, *, is_batch: bool = False) -> HostJob:
         packages=tuple(sorted({"launch", spec.module.partition(".")[0], *spec.packages})),
         interfaces=spec.interfaces,
         join_seconds=spec.join_seconds,
+        met_before=spec.met_before,
         uses_devices=spec.device_kind is DeviceKind.gpu,
     )
 

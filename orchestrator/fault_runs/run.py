@@ -72,7 +72,7 @@ def run_matrix(arguments: Sequence[str], config: RunConfig, say: Say) -> tuple[P
     shared = _Shared(words=words, config=config, folder=folder, baseline=baseline, limit_seconds=limit)
     for fault in wanted:
         say(f"{fault.value}: {KINDS[fault].text}")
-        found_row = _try(fault, shared)
+        found_row = _try(fault, shared, say)
         say(f"  {found_row.outcome.value}{f': {found_row.message}' if found_row.message else ''}")
         matrix = replace(matrix, rows=(*matrix.rows, found_row))
         _write(folder, matrix)
@@ -91,7 +91,7 @@ class _Shared:
     limit_seconds: float
 
 
-def _try(fault: Fault, shared: _Shared) -> Row:
+def _try(fault: Fault, shared: _Shared, say: Say) -> Row:
     """Run with one fault."""
     kind, run_dir = KINDS[fault], shared.folder / fault.value
     # What the scheduler does is done from here.
@@ -111,7 +111,9 @@ def _try(fault: Fault, shared: _Shared) -> Row:
     try:
         return row(fault, run_job(job, scheduler.look), shared.baseline)
     finally:
-        scheduler.mend()
+        left = scheduler.mend()
+        if left:
+            say(f"  {left}")
 
 
 def _size(folder: Path) -> int:

@@ -12,6 +12,7 @@ from orchestrator.faults import marks
 from orchestrator.run_dir import read_json
 
 _COMMAND_SECONDS: Final = 60.0
+_AWAY: Final = ("DOWN", "DRAIN", "FAIL")
 
 
 class Scheduler:
@@ -47,15 +48,36 @@ class Scheduler:
         words = ("--exclusive", "--output=/dev/null", "--wrap=sleep 1")
         _run("sbatch", f"--partition={self._config.partition}", f"--nodelist={self._node}", *words)
 
-    def mend(self) -> None:
-        """Bring a node back that was taken down."""
-        if self._fault is Fault.slurm_node_down and self._node:
-            _run("scontrol", "update", f"nodename={self._node}", "state=resume")
+    def mend(self) -> str:
+        """Bring a node back that was taken down; returns what a person must do where that fails.
+
+        A node whose daemon registers again may be back already (ReturnToService), and is not resumed twice.
+        """
+        if self._fault is not Fault.slurm_node_down or not self._node:
+            return ""
+        words = ("scontrol", "update", f"nodename={self._node}", "state=resume")
+        try:
+            if any(state in _state(self._node) for state in _AWAY):
+                _run(*words)
+        except (OSError, subprocess.SubprocessError, LookupError) as error:
+            why = str(getattr(error, "stderr", None) or error).strip()
+            return f"node {self._node} could not be brought back ({why}): run `{' '.join(words)}`"
+        return ""
+
+
+def _state(node: str) -> str:
+    return _named(_run("scontrol", "show", "node", "-o", node), "State")
 
 
 def _field(job: str, name: str) -> str:
-    pairs = (word.partition("=") for word in _run("scontrol", "show", "job", "-o", job).split())
-    return next(value for key, _, value in pairs if key == name)
+    return _named(_run("scontrol", "show", "job", "-o", job), name)
+
+
+def _named(told: str, name: str) -> str:
+    for key, _, value in (word.partition("=") for word in told.split()):
+        if key == name:
+            return value
+    raise LookupError(f"scontrol tells no {name}")
 
 
 def _run(*words: str) -> str:

@@ -36,6 +36,7 @@ from orchestrator.measure.device import versions
 from orchestrator.measure.links import measure_links
 from orchestrator.measure.serve import Entry
 from orchestrator.measure.team import TIMEOUT, Team
+from orchestrator.measure.tried import measure_tried
 from orchestrator.measure.use import COLLECTIVES, LINKS, measured_graph, measured_software
 from topology.codec import from_json, to_json
 from topology.fingerprint import fingerprint
@@ -126,6 +127,8 @@ def _measure(asked: argparse.Namespace, place: Place) -> None:
         if COLLECTIVES in asked.parts.split(","):
             graph = measured_graph(topology, devices, so_far)
             found[COLLECTIVES] = measure_collectives(team, graph, measured_software(graph, so_far))
+            fitted = measured_software(graph, _calibration(topology, team, hosts, found))
+            found[COLLECTIVES] += measure_tried(team, graph, fitted)
         if place.rank == 0:
             _keep(asked, topology, _calibration(topology, team, hosts, found), found)
         dist.barrier()

@@ -8,9 +8,11 @@ from typing import Final
 
 from orchestrator.calibration_file import Calibration
 from orchestrator.planner.wires import measured_links
+from topology.collectives import Collective
 from topology.graph import Graph, graph_of
 from topology.model import Topology
 from topology.routing.software import Software, software_of
+from topology.routing.tried import Tried
 
 LINKS: Final = "links"
 COLLECTIVES: Final = "collectives"
@@ -29,6 +31,8 @@ EXECUTOR_LAUNCH: Final = "executor_launch"
 EXECUTOR_STEP: Final = "executor_step"
 EXECUTOR_MESSAGE: Final = "executor_message"
 EXECUTOR_SHARE: Final = "executor_share"
+# tried.COLLECTIVE.WAY.BYTES: of a way's measured time to the model's.
+TRIED: Final = "tried"
 
 
 def measured_graph(topology: Topology, devices: Sequence[str], calibration: Calibration | None) -> Graph:
@@ -75,6 +79,23 @@ def measured_software(graph: Graph, calibration: Calibration | None) -> Software
     known = {name: value for name, value in {**links, **times}.items() if value is not None}
     if "piece_bytes" in known:
         known["piece_bytes"] = int(known["piece_bytes"])
-    if not known:
+    tried = tried_of(calibration)
+    if not known and not tried:
         return prior
-    return replace(prior, **known, source=f"measured {calibration.made}")  # type: ignore[arg-type]
+    return replace(prior, **known, tried=tried, source=f"measured {calibration.made}")  # type: ignore[arg-type]
+
+
+def tried_of(calibration: Calibration) -> tuple[Tried, ...]:
+    """The ways that were carried out; names that tell no such thing are passed over."""
+    return tuple(filter(None, (_tried(item.name, item.value) for item in calibration.all_of(COLLECTIVES))))
+
+
+def _tried(name: str, ratio: float) -> Tried | None:
+    words = name.split(".")
+    kinds = {kind.value: kind for kind in Collective}
+    if len(words) != len(("TRIED", "COLLECTIVE", "WAY", "BYTES")) or words[0] != TRIED:
+        return None
+    _, kind, way, nbytes = words
+    if kind not in kinds or not nbytes.isdecimal() or int(nbytes) < 1:
+        return None
+    return Tried(collective=kinds[kind], way=way, nbytes=int(nbytes), ratio=ratio)

@@ -22,6 +22,7 @@ class Patience:
         first_step: compiles kernels and meets the fabric for the first time.
         least: in training, however fast the steps are.
         steps: in training, in steps as they were measured.
+        longest: times as long as a typical step one of the longest rows may take.
         look: longest pause of the reader that counts as waiting; more of it was the reader's own (a laptop that slept).
     """
 
@@ -33,6 +34,7 @@ class Patience:
     first_step: float = 120.0
     least: float = 10.0
     steps: float = 3.0
+    longest: float = 1.0
     look: float = 2.0
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from orchestrator.errors import Problem
 
 _WHERE: Final = "host "
-_GONE: Final = ("did not join", "nothing could be started there")
+_GONE: Final = ("did not join", "nothing could be started there", "is cut off from the first host")
 _FIRST_IS_GONE: Final = "could not reach the first host"
 
 

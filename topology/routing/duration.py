@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from topology.collectives import Collective
@@ -11,6 +11,7 @@ from topology.routing.cost import Cost
 from topology.routing.latency import NVLS_LAUNCH_SECONDS, ramp
 from topology.routing.menu import Entry
 from topology.routing.software import Runner, Software
+from topology.routing.tried import LIBRARY, ratio_of
 
 _LEAST_SECONDS: Final = 1e-12
 _FINE_BYTES: Final = 512 * 2**10  # of a message that every link measured here keeps full
@@ -29,7 +30,22 @@ class Duration:
 
 
 def duration(entry: Entry, nbytes: float) -> Duration:
-    """Predicted time of a route for `nbytes` of M (as `collectives` defines it)."""
+    """Predicted time of a route for `nbytes` of M (as `collectives` defines it), by the model and by what was tried."""
+    found = modelled(entry, nbytes)
+    tried = entry.software.tried
+    if not tried or entry.runner is Runner.paper:
+        return found
+    ratio = ratio_of(tried, entry.collective, way_of(entry), nbytes)
+    return replace(found, seconds=found.seconds * ratio)
+
+
+def way_of(entry: Entry) -> str:
+    """The name under which a route is tried: of what the library does nobody sees the algorithm."""
+    return LIBRARY if entry.runner is Runner.builtin else entry.algorithm
+
+
+def modelled(entry: Entry, nbytes: float) -> Duration:
+    """The model's time alone."""
     if entry.protocols:
         found = min(
             (

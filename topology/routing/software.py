@@ -13,6 +13,7 @@ from topology.routing.latency import (
     NCCL_LAUNCH_SECONDS,
     NCCL_STEP_SECONDS,
 )
+from topology.routing.tried import Tried
 
 
 class Runner(Enum):
@@ -47,6 +48,7 @@ class Software:
         sum_bytes_per_second: what a rank adds up while its messages wait; None: adding takes no time.
         result_copy_bytes_per_second: what a rank copies of a large all-gather's result where the library gathers into
             new memory (torch does over gloo); None: it does not, or it takes no time.
+        tried: ways that were carried out, beside what the model says of them.
         source: of these values.
     """
 
@@ -64,6 +66,7 @@ class Software:
     burst_seconds: float = 0.0
     sum_bytes_per_second: float | None = None
     result_copy_bytes_per_second: float | None = None
+    tried: tuple[Tried, ...] = ()
     source: str
 
     def exchange_share(self, pairs: int) -> float:

@@ -108,8 +108,10 @@ def _limit(ranks: dict[int, Seen], seen: Seen, facts: Facts) -> float:
     gaps = [max(one.gaps_seconds) for one in ranks.values() if len(one.gaps_seconds) >= _KNOWN]
     steps = [gap for one in ranks.values() for gap in one.steps_seconds]
     if not gaps:
-        return max(patience.first_step, patience.steps * (facts.step_seconds or 0.0))
-    return max(patience.least, patience.steps * max(median(gaps), median(steps) if steps else 0.0))
+        return max(patience.first_step, patience.steps * patience.longest * (facts.step_seconds or 0.0))
+    # The longest gap that was seen is no typical one: rows longer than in it are not to be expected on top.
+    typical = median(steps) if steps else median(gaps)
+    return max(patience.least, patience.steps * max(patience.longest * typical, median(gaps)))
 
 
 def _is_excused(rank: int, late: Sequence[int], ranks: dict[int, Seen], limits: dict[int, float]) -> bool:

@@ -15,6 +15,7 @@ from orchestrator.measure import on_host
 from orchestrator.measure.use import COLLECTIVES, LINKS, measured_graph, measured_software
 from orchestrator.route.show import route
 from topology.codec import to_json
+from topology.collectives import Collective
 from topology.fingerprint import fingerprint
 from topology.graph import LinkClass
 
@@ -45,6 +46,9 @@ def test_ranks_of_this_host_tell_what_routes_need() -> None:
     assert {"sum", "result_copy", "executor_share"} <= collectives.keys()
     assert any(name.startswith("all_to_all.gloo.") for name in collectives)
     assert {"step", "launch"} & collectives.keys()
+    for kind in Collective:
+        assert 0.05 < collectives[f"tried.{kind.value}.library.4194304"] < 20
+        assert any(name.startswith(f"tried.{kind.value}.") and ".library." not in name for name in collectives)
 
 
 def test_a_rank_without_a_launcher_says_so(capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
+import time
 from dataclasses import replace
+
+import pytest
 
 from launch.execute import free_port
 from launch.facts import Facts, address_of, compare, interface_of, read_facts
@@ -101,6 +105,39 @@ def test_two_hosts_meet_and_a_stranger_does_no_harm() -> None:
     assert verdict.port == port
     assert [fault.where for fault in verdict.faults] == ["host b"]
     assert local in {"127.0.0.1", "::1"}
+
+
+def test_a_host_that_is_cut_off_says_so_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> socket.socket:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    began = time.monotonic()
+    verdict, _ = join(job(met_before=True, join_seconds=60), 1, [1], FACTS, ["a", "b"])
+    assert 3 < time.monotonic() - began < 10
+    (fault,) = verdict.faults
+    assert fault.where == "host b"
+    assert fault.found.startswith("is cut off from the first host a (a:1: [Errno")
+
+
+@pytest.mark.parametrize(("before", "hosts"), [(False, 2), (True, 3)])
+def test_a_host_waits_where_it_is_not_clear_who_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, before: bool, hosts: int
+) -> None:
+    def unreachable(*_: object, **__: object) -> socket.socket:
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    monkeypatch.setattr("launch.meeting._NO_WAY_SECONDS", 0.2)
+    impatient = job(met_before=before, join_seconds=-14)  # one second in all
+    verdict, _ = join(impatient, 1, [1], FACTS, ["a", "b", "c"][:hosts])
+    assert "could not reach the first host a" in verdict.faults[0].found
+
+
+def test_a_refused_connection_is_a_host_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.meeting._NO_WAY_SECONDS", 0.2)
+    verdict, _ = join(job(met_before=True, join_seconds=-14), 1, [free_port()], FACTS, ["localhost", "b"])
+    assert "could not reach the first host localhost" in verdict.faults[0].found
 
 
 def test_another_job_on_the_port_is_left_alone() -> None:

@@ -42,6 +42,13 @@ def test_rules_must_be_expressions() -> None:
     ]
 
 
+@pytest.mark.parametrize("key", ["keywords", "must_match", "must_not"])
+@pytest.mark.parametrize("words", [("",), ("a", " ")])
+def test_an_empty_word_is_no_rule(key: str, words: tuple[str, ...]) -> None:
+    (found,) = check_eval(EvalConfig(generate=1, **{key: words}))
+    assert (found.where, found.found) == (f"eval.{key}", "one of them is empty")
+
+
 def test_keys_of_answers_want_answers() -> None:
     (found,) = _wrong(EvalConfig(keywords=("a",), temperature=0.5))
     assert found[0] == "eval.keywords, eval.temperature"

@@ -21,6 +21,7 @@ from topology.graph import LinkClass, graph_of
 from topology.presets import preset
 from topology.routing.choose import choose
 from topology.routing.software import GLOO
+from topology.routing.tried import Tried
 
 _PLAN = [(messages, moving) for messages in (1, 2, 6, 14, 30) for moving in (0.0, 1e-3, 1e-2, 0.1)]
 
@@ -102,6 +103,16 @@ def test_measured_values_replace_priors_and_the_rest_stays() -> None:
     assert found.source == "measured 2026-11-30"
     assert measured_software(graph, None) == GLOO
     assert measured_software(graph, calibration({}, {})) == GLOO
+
+
+def test_ways_that_were_carried_out_are_read_and_other_names_passed_over() -> None:
+    names = {"tried.all_reduce.double tree.4194304": (1.2, "share"), "tried.all_to_all.library.65536": (0.8, "share")}
+    wrong = dict.fromkeys(("tried", "tried.x.y.1", "tried.all_reduce.ring.", "tried.all_reduce.ring.0"), (1.0, "share"))
+    found = measured_software(graph_of(preset("cpu")), calibration({}, {**names, **wrong}))
+    assert found.tried == (
+        Tried(collective=Collective.all_reduce, way="double tree", nbytes=4194304, ratio=1.2),
+        Tried(collective=Collective.all_to_all, way="library", nbytes=65536, ratio=0.8),
+    )
 
 
 def test_the_rate_of_host_memory_is_the_measured_one() -> None:

@@ -15,6 +15,7 @@ NAMES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
         ([("host 10.0.0.2, 10.0.0.3", "did not join within 30 s; there: 10.0.0.1")], (1, 2)),
         ([("host 10.0.0.3", "nothing could be started there: no route (exit code 255)")], (2,)),
         ([("host 10.0.0.2", "could not reach the first host 10.0.0.1 within 30 s (no answer)")], (0,)),
+        ([("host 10.0.0.2", "is cut off from the first host 10.0.0.1 (no route)")], (1,)),
         ([("host 10.0.0.9", "did not join within 30 s")], ()),
         ([("host 10.0.0.2", "did not join within 30 s"), ("data", "empty")], ()),
         ([("host 10.0.0.2", "has torch 2.12, host 10.0.0.1 has 2.13")], ()),
