@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from fault_matrix_page import page
@@ -32,7 +34,7 @@ JOB: Final = (
     *("experiment=demo", "topology=cpu", "batch.max_steps=12", "checkpoint.every=3"),
     *("data.max_eval_rows=16", "faults.step=8"),
 )
-LINKS: Final = ("kill_rank", "kill_launcher", "slow_link", "cut_link")
+LINKS: Final = ("kill_rank", "kill_launcher", "stop_launcher", "slow_link", "cut_link")
 JOBS: Final = ("slurm_preempt", "slurm_node_down")
 _RATE: Final = 1_000_000_000  # bits a second
 _SSH: Final = """\
@@ -46,6 +48,8 @@ exec ip netns exec "{prefix}-$((${{host##*.}} - 1))" sh -c "$*"
 def main() -> None:
     """Run the parts, and write results and page."""
     asked = _arguments()
+    for number in (signal.SIGTERM, signal.SIGINT):  # so that hosts and SLURM are taken away again
+        signal.signal(number, _interrupt)
     before = json.loads(asked.results.read_text()) if asked.results.is_file() else {"settings": []}
     settings = {setting["name"]: setting for setting in before["settings"]}
     done: dict[str, list[dict[str, Any]]] = {}
@@ -131,6 +135,10 @@ def _slurm() -> Iterator[Mapping[str, str]]:
             yield lab.env
         finally:
             lab.stop()
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _torch() -> str:

@@ -232,6 +232,7 @@ class Fault(Enum):
     kill_rank = "kill_rank"
     stop_rank = "stop_rank"
     kill_launcher = "kill_launcher"
+    stop_launcher = "stop_launcher"
     kill_supervisor = "kill_supervisor"
     hang = "hang"
     slow_rank = "slow_rank"

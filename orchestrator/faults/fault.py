@@ -56,6 +56,10 @@ KINDS: Final[Mapping[Fault, Kind]] = {
             fault=Fault.kill_launcher, text="SIGKILL of the process that started a rank (torchrun's agent on its host)"
         ),
         Kind(
+            fault=Fault.stop_launcher,
+            text="SIGSTOP of the process that started a rank: it notices neither failures nor the end",
+        ),
+        Kind(
             fault=Fault.kill_supervisor,
             text="SIGKILL of `trainmaster train` itself; `faults run` starts it again with resume=RUN_DIR",
         ),

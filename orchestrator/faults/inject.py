@@ -121,6 +121,8 @@ class Injector:
                 act.stop_self()
             case Fault.kill_launcher:
                 os.kill(os.getppid(), signal.SIGKILL)
+            case Fault.stop_launcher:
+                os.kill(os.getppid(), signal.SIGSTOP)
             case Fault.kill_supervisor:
                 os.kill(act.supervisor_pid(), signal.SIGKILL)
             case Fault.hang:

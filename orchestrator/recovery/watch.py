@@ -19,6 +19,7 @@ from orchestrator.monitor.readings import BeatReading
 
 _LOOK_SECONDS: Final = 0.5
 _GONE_SECONDS: Final = 5.0  # after which a launcher should have noticed that a rank is gone
+_LEFT_SECONDS: Final = 20.0  # after which it should have ended when all its ranks have
 _DUMP_SECONDS: Final = 1.0  # what a rank gets to write its stacks
 
 
@@ -41,6 +42,7 @@ class BeatWatch:
         self._beats: tuple[Beat, ...] = ()
         self._next_seconds = 0.0
         self._gone_since: dict[int, float] = {}
+        self._ended_since: float | None = None
         self.hang: Finding | None = None
         self.gone: int | None = None
         self.detected_at: float | None = None
@@ -55,6 +57,9 @@ class BeatWatch:
         if gone := self._missing(self._beats, now):
             self.gone, self.detected_at = gone.rank, time.time()
             return f"the process of rank {gone.rank} is gone"
+        if self._is_left_behind(now):
+            self._say("all ranks have ended and what started them has not (is it stopped?): ending it")
+            return "all ranks have ended, what started them has not"
         self._state, found = hang.update(self._state, [_reading(beat) for beat in self._beats], now, self._facts)
         if not found:
             return None
@@ -80,11 +85,23 @@ class BeatWatch:
         """A rank here whose process is gone in the middle of the work, while its launcher has not noticed."""
         here = os.uname().nodename
         for beat in beats:
-            if beat.host != here or beat.phase == ENDED or psutil.pid_exists(beat.pid):
+            if beat.host != here or beat.phase == ENDED or _lives(beat.pid):
                 self._gone_since.pop(beat.rank, None)
             elif now - self._gone_since.setdefault(beat.rank, now) > _GONE_SECONDS:
                 return beat
         return None
+
+    def _is_left_behind(self, now: float) -> bool:
+        """Whether all ranks ended, those of this host to their last thread, and their launcher lives on for long."""
+        here = os.uname().nodename
+        ended = len(self._beats) >= self._facts.world_size and all(
+            beat.phase == ENDED and (beat.host != here or not _is_rank(beat)) for beat in self._beats
+        )
+        if not ended:
+            self._ended_since = None
+            return False
+        self._ended_since = now if self._ended_since is None else self._ended_since
+        return now - self._ended_since > _LEFT_SECONDS
 
     def _dump(self, beats: tuple[Beat, ...]) -> None:
         here = os.uname().nodename
@@ -109,6 +126,16 @@ def _reading(beat: Beat) -> BeatReading:
         micro=beat.micro,
         is_stopped=_is_stopped(beat),
     )
+
+
+def _lives(pid: int) -> bool:
+    """Whether it runs: one that has ended stays a zombie as long as its launcher does not look."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
 
 
 def _is_rank(beat: Beat) -> bool:
