@@ -34,7 +34,12 @@ JOB: Final = (
     *("experiment=demo", "topology=cpu", "batch.max_steps=12", "checkpoint.every=3"),
     *("data.max_eval_rows=16", "faults.step=8"),
 )
-LINKS: Final = ("kill_rank", "kill_launcher", "stop_launcher", "slow_link", "cut_link")
+# On two hosts: faults of the second one; of the first one, which holds the ranks' store; and a host that comes back.
+LINKS: Final = (
+    ("2 hosts", ("kill_rank", "kill_launcher", "slow_link", "cut_link"), ()),
+    ("2 hosts, the first one", ("kill_launcher", "stop_launcher", "cut_link"), ("faults.rank=0",)),
+    ("2 hosts, the link back after 45 s", ("cut_link",), ("faults.seconds=45", "batch.max_steps=150")),
+)
 JOBS: Final = ("slurm_preempt", "slurm_node_down")
 _RATE: Final = 1_000_000_000  # bits a second
 _SSH: Final = """\
@@ -81,11 +86,12 @@ def _settings(asked: argparse.Namespace) -> Iterator[tuple[str, int, tuple[str, 
     for ranks in asked.ranks.split(",") if "ranks" in parts else ():
         words = (*JOB, f"devices={ranks}", *chosen, *asked.overrides)
         yield from ((f"{ranks} ranks", number, words, os.environ) for number in range(asked.runs))
-    links = [name for name in LINKS if name in only or not only]
-    for number in range(asked.runs) if "links" in parts and links else ():
-        with _hosts() as own:
-            words = (*JOB, "devices=2", f"faults.only=[{','.join(links)}]", *own, *asked.overrides)
-            yield "2 hosts", number, words, os.environ
+    for name, faults, more in LINKS if "links" in parts else ():
+        wanted = [fault for fault in faults if fault in only or not only]
+        for number in range(asked.runs) if wanted else ():
+            with _hosts() as own:
+                words = (*JOB, "devices=2", f"faults.only=[{','.join(wanted)}]", *more, *own, *asked.overrides)
+                yield name, number, words, os.environ
     jobs = [name for name in JOBS if name in only or not only]
     for number in range(asked.runs) if "slurm" in parts and jobs else ():
         with _slurm() as environ:
