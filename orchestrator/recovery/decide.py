@@ -41,7 +41,9 @@ def decide(ended: Ended, limits: Limits, history: History) -> Decision:
     if final:
         return Decision(action=Action.stop, why=final, resumable=ended.kind is not Kind.user_error)
     action = Action.replan if ended.kind in _REPLANNED else Action.restart
-    return Decision(action=action, why=_why(ended), backoff_seconds=_backoff(fruitless, limits))
+    # Without the host that was waited for already, the next start is another one: it need not wait.
+    wait = 0.0 if ended.kind is Kind.host_lost else _backoff(fruitless, limits)
+    return Decision(action=action, why=_why(ended), backoff_seconds=wait)
 
 
 def _final(ended: Ended) -> str:

@@ -63,6 +63,11 @@ def test_waits_grow_while_there_is_no_progress() -> None:
     assert "4 starts in a row" in waits[3].why
 
 
+def test_the_start_without_a_lost_host_does_not_wait() -> None:
+    found = decide(ended(Kind.host_lost, 2), LIMITS, after(ended(Kind.hang, 1)))
+    assert (found.action, found.backoff_seconds) == (Action.replan, 0.0)
+
+
 def test_progress_forgives() -> None:
     events = [ended(Kind.died, number, checkpoint_step=number) for number in range(1, 30)]
     for at in range(29):
