@@ -1,7 +1,7 @@
 """The fault matrix: every fault on two and four ranks, links between hosts made from namespaces, and a real SLURM.
 
     python bench/fault_matrix.py [--ranks 2,4] [--runs 1] [--only kill_rank,hang] [--parts ranks,links,slurm]
-                                 [--results bench/results/fault_matrix.json] [--page docs/faults.md] [KEY=VALUE ...]
+                                 [--results bench/results/fault_matrix.json] [--page docs/faults.md] [--more] [KEY=VALUE ...]
 
 Each part is `trainmaster faults run`; results of parts that are not run again stay. Links need root; SLURM is Debian's,
 unpacked and not installed.
@@ -58,6 +58,8 @@ def main() -> None:
     before = json.loads(asked.results.read_text()) if asked.results.is_file() else {"settings": []}
     settings = {setting["name"]: setting for setting in before["settings"]}
     done: dict[str, list[dict[str, Any]]] = {}
+    if asked.more:
+        done = {name: list(setting["runs"]) for name, setting in settings.items()}
     for name, number, words, environ in _settings(asked):
         run = _run(name, number, words, environ, asked.keep)
         if run:
@@ -161,6 +163,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--parts", default="ranks,links,slurm")
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results" / "fault_matrix.json")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "faults.md")
+    parser.add_argument("--more", action="store_true", help="keep the runs that the results have, and add to them")
     parser.add_argument("--keep", type=Path, help="folder that the runs are copied to")
     parser.add_argument("overrides", nargs="*")
     return parser.parse_args()
