@@ -1,7 +1,8 @@
 """The fault matrix: every fault on two and four ranks, links between hosts made from namespaces, and a real SLURM.
 
     python bench/fault_matrix.py [--ranks 2,4] [--runs 1] [--only kill_rank,hang] [--parts ranks,links,slurm]
-                                 [--results bench/results/fault_matrix.json] [--page docs/faults.md] [--more] [KEY=VALUE ...]
+                                 [--results bench/results/fault_matrix.json] [--page docs/faults.md] [--more]
+                                 [KEY=VALUE ...]
 
 Each part is `trainmaster faults run`; results of parts that are not run again stay. Links need root; SLURM is Debian's,
 unpacked and not installed.
