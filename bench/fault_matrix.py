@@ -1,6 +1,6 @@
 """The fault matrix: every fault on two and four ranks, links between hosts made from namespaces, and a real SLURM.
 
-    python bench/fault_matrix.py [--ranks 2,4] [--runs 1] [--only kill_rank,hang] [--parts ranks,links,slurm]
+    python bench/fault_matrix.py [--ranks 2,4] [--runs 1] [--only kill_rank,hang] [--parts ranks,links,long,slurm]
                                  [--results bench/results/fault_matrix.json] [--page docs/faults.md] [--more]
                                  [KEY=VALUE ...]
 
@@ -21,8 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -35,13 +36,8 @@ JOB: Final = (
     *("experiment=demo", "topology=cpu", "batch.max_steps=12", "checkpoint.every=3"),
     *("data.max_eval_rows=16", "faults.step=8"),
 )
-# On two hosts: faults of the second one; of the first one, which holds the ranks' store; and a host that comes back.
-LINKS: Final = (
-    ("2 hosts", ("kill_rank", "kill_launcher", "slow_link", "cut_link"), ()),
-    ("2 hosts, the first one", ("kill_launcher", "stop_launcher", "cut_link"), ("faults.rank=0",)),
-    ("2 hosts, the link back after 45 s", ("cut_link",), ("faults.seconds=45", "batch.max_steps=150")),
-)
-JOBS: Final = ("slurm_preempt", "slurm_node_down")
+# What is answered only where the steps that are left are worth a new start.
+LONG: Final = ("batch.max_steps=90", "faults.step=24", "recovery.rehearse=false")
 _RATE: Final = 1_000_000_000  # bits a second
 _SSH: Final = """\
 #!/bin/sh
@@ -57,21 +53,21 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # so that hosts and SLURM are taken away again
         signal.signal(number, _interrupt)
     before = json.loads(asked.results.read_text()) if asked.results.is_file() else {"settings": []}
-    settings = {setting["name"]: setting for setting in before["settings"]}
+    found = {setting["name"]: setting for setting in before["settings"]}
     done: dict[str, list[dict[str, Any]]] = {}
     if asked.more:
-        done = {name: list(setting["runs"]) for name, setting in settings.items()}
-    for name, number, words, environ in _settings(asked):
+        done = {name: list(setting["runs"]) for name, setting in found.items()}
+    for name, number, words, environ in _asked_for(asked):
         run = _run(name, number, words, environ, asked.keep)
         if run:
             done.setdefault(name, []).append(run)
-            settings[name] = {"name": name, "asked": list(words), "runs": done[name]}
+            found[name] = {"name": name, "asked": list(words), "runs": done[name]}
         body = {
             "schema": 1,
             "when": time.strftime("%Y-%m-%d"),
             "command": f"python bench/fault_matrix.py --ranks {asked.ranks} --runs {asked.runs}",
             "machine": {"cores": os.cpu_count(), "kernel": platform.release(), "torch": _torch()},
-            "settings": list(settings.values()),
+            "settings": list(found.values()),
         }
         asked.results.parent.mkdir(parents=True, exist_ok=True)
         asked.results.write_text(json.dumps(body, indent=1) + "\n")
@@ -79,28 +75,45 @@ def main() -> None:
             asked.page.write_text(page(body))
 
 
-def _settings(asked: argparse.Namespace) -> Iterator[tuple[str, int, tuple[str, ...], Mapping[str, str]]]:
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is run together: where, with which faults (none: all that can be done there), and what more is asked for."""
+
+    name: str
+    part: str
+    place: Callable[[], AbstractContextManager[tuple[tuple[str, ...], Mapping[str, str]]]]
+    faults: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+def settings(ranks: Sequence[str]) -> tuple[Setting, ...]:
+    """Return all settings. On two hosts the first one holds the store where the ranks meet."""
+    first, back = ("faults.rank=0",), ("faults.seconds=45", "batch.max_steps=150")
+    cut = (*LONG, "faults.factor=200")
+    return (
+        *(Setting(f"{number} ranks", "ranks", _here, (), (f"devices={number}",)) for number in ranks),
+        Setting("2 hosts", "links", _hosts, ("kill_rank", "kill_launcher", "slow_link", "cut_link"), ()),
+        Setting("2 hosts, the first one", "links", _hosts, ("kill_launcher", "stop_launcher", "cut_link"), first),
+        Setting("2 hosts, the link back after 45 s", "links", _hosts, ("cut_link",), back),
+        Setting("2 ranks, 90 steps", "long", _here, ("slow_rank",), ("devices=2", *LONG)),
+        Setting("2 hosts, 90 steps", "long", _hosts, ("slow_link",), cut),
+        Setting("SLURM", "slurm", _slurm, ("slurm_preempt", "slurm_node_down"), ()),
+    )
+
+
+def _asked_for(asked: argparse.Namespace) -> Iterator[tuple[str, int, tuple[str, ...], Mapping[str, str]]]:
     """Yield each run: a name, its number, the words after `faults run`, and the environment.
 
     Hosts and SLURM are made anew for each: a link that was cut, or a node that went down, stays so.
     """
     parts, only = asked.parts.split(","), tuple(filter(None, asked.only.split(",")))
-    chosen = (f"faults.only=[{','.join(only)}]",) if only else ()
-    for ranks in asked.ranks.split(",") if "ranks" in parts else ():
-        words = (*JOB, f"devices={ranks}", *chosen, *asked.overrides)
-        yield from ((f"{ranks} ranks", number, words, os.environ) for number in range(asked.runs))
-    for name, faults, more in LINKS if "links" in parts else ():
-        wanted = [fault for fault in faults if fault in only or not only]
-        for number in range(asked.runs) if wanted else ():
-            with _hosts() as own:
-                words = (*JOB, "devices=2", f"faults.only=[{','.join(wanted)}]", *more, *own, *asked.overrides)
-                yield name, number, words, os.environ
-    jobs = [name for name in JOBS if name in only or not only]
-    for number in range(asked.runs) if "slurm" in parts and jobs else ():
-        with _slurm() as environ:
-            own = ("launch=slurm", "launch.partition=low", "launch.submit=true", "faults.partition=high")
-            words = (*JOB, "devices=1", f"faults.only=[{','.join(jobs)}]", *own, *asked.overrides)
-            yield "SLURM", number, words, environ
+    for setting in settings(asked.ranks.split(",")):
+        wanted = tuple(fault for fault in setting.faults or only if fault in only or not only)
+        chosen = (f"faults.only=[{','.join(wanted)}]",) if wanted else ()
+        is_wanted = setting.part in parts and (wanted or not setting.faults)
+        for number in range(asked.runs) if is_wanted else ():
+            with setting.place() as (own, environ):
+                yield setting.name, number, (*JOB, *setting.words, *chosen, *own, *asked.overrides), environ
 
 
 def _run(
@@ -123,17 +136,24 @@ def _run(
 
 
 @contextmanager
-def _hosts() -> Iterator[tuple[str, ...]]:
+def _here() -> Iterator[tuple[tuple[str, ...], Mapping[str, str]]]:
+    """This machine as it is."""
+    yield (), os.environ
+
+
+@contextmanager
+def _hosts() -> Iterator[tuple[tuple[str, ...], Mapping[str, str]]]:
     """Two hosts made from namespaces; yields the overrides that make a run use them."""
     with shaped_hosts(2, _RATE) as made, tempfile.TemporaryDirectory() as folder:
         ssh = Path(folder) / "ssh"
         ssh.write_text(_SSH.format(prefix=made.names[0].rpartition("-")[0]))
         ssh.chmod(0o755)
-        yield ("launch.hosts=[10.77.0.1,10.77.0.2]", f"launch.ssh={ssh}", "launch.join_seconds=30")
+        own = ("launch.hosts=[10.77.0.1,10.77.0.2]", f"launch.ssh={ssh}", "launch.join_seconds=30")
+        yield ("devices=2", *own), os.environ
 
 
 @contextmanager
-def _slurm() -> Iterator[Mapping[str, str]]:
+def _slurm() -> Iterator[tuple[tuple[str, ...], Mapping[str, str]]]:
     """A real SLURM on this machine, as the tests use it; yields the environment of its commands."""
     sys.path.insert(0, str(ROOT))
     conftest = importlib.import_module("tests.cluster.conftest")
@@ -141,7 +161,8 @@ def _slurm() -> Iterator[Mapping[str, str]]:
         lab = conftest.Slurm(conftest._unpacked(), Path(folder))  # noqa: SLF001
         try:
             lab.start()
-            yield lab.env
+            own = ("launch=slurm", "launch.partition=low", "launch.submit=true", "faults.partition=high")
+            yield ("devices=1", *own), lab.env
         finally:
             lab.stop()
 
@@ -161,7 +182,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--only", default="", help="faults, with commas")
-    parser.add_argument("--parts", default="ranks,links,slurm")
+    parser.add_argument("--parts", default="ranks,links,long,slurm")
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results" / "fault_matrix.json")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "faults.md")
     parser.add_argument("--more", action="store_true", help="keep the runs that the results have, and add to them")
