@@ -7,6 +7,7 @@
 The port is then free again for the ranks' store. Messages are single lines of JSON.
 """
 
+import itertools
 import json
 import math
 import queue
@@ -29,7 +30,7 @@ _RETRY_SECONDS = 0.1
 _MOST_BYTES = 1 << 20
 # The first host decides a little earlier than the others give up, so that its better message is the one shown.
 _SPARE_SECONDS = 15.0
-_NO_WAY_SECONDS = 4.0  # without any answer from a host that was there before; it takes part at once or is started anew
+_NO_WAY_SECONDS = 3.0  # without any answer from a host that was there before; it takes part at once or is started anew
 _ANSWERS = (ConnectionRefusedError, ConnectionResetError, ValueError)  # the host is there, the program not yet
 _TWO = 2
 
@@ -85,20 +86,23 @@ def join(job: HostJob, index: int, ports: Sequence[int], facts: Facts, names: Se
     reason, reached = "no answer", time.monotonic()
     # Only of two hosts is it clear who goes on: of more, the first one may be the one that is cut off.
     patience = _NO_WAY_SECONDS if job.met_before and len(names) == _TWO else math.inf
-    while time.monotonic() < min(deadline, reached + patience):
-        for port in ports:
-            try:
-                with socket.create_connection((target, port), timeout=_CONNECT_SECONDS) as connection:
-                    verdict = _converse(connection, job, index, facts, deadline)
-                    if verdict is not None:
-                        return verdict, str(connection.getsockname()[0])
-                    reason = f"port {port} is held by another program"
+    for port in itertools.cycle(ports):
+        left = min(deadline, reached + patience) - time.monotonic()
+        if left <= 0:
+            break
+        try:
+            with socket.create_connection((target, port), timeout=min(_CONNECT_SECONDS, left)) as connection:
+                reached = math.inf  # while the two talk, a silence is no missing way
+                verdict = _converse(connection, job, index, facts, deadline)
+                if verdict is not None:
+                    return verdict, str(connection.getsockname()[0])
+                reason = f"port {port} is held by another program"
+            reached = time.monotonic()
+        except (OSError, ValueError) as error:
+            reason = f"{target}:{port}: {error}"
+            if isinstance(error, _ANSWERS) or reached == math.inf:
                 reached = time.monotonic()
-            except (OSError, ValueError) as error:
-                reason = f"{target}:{port}: {error}"
-                if isinstance(error, _ANSWERS):
-                    reached = time.monotonic()
-        time.sleep(_RETRY_SECONDS)
+        time.sleep(_RETRY_SECONDS / len(ports))
     if time.monotonic() < deadline:
         return Verdict(faults=(_cut_off(names[index], target, reason),)), ""
     fault = Fault(
