@@ -41,6 +41,7 @@ _KEPT_LINES = 20
 # After the first failure the others' launchers notice by themselves, and say more than we could.
 _SETTLE_SECONDS = 5.0
 _GRACE_SECONDS = 140.0
+_SILENT_SECONDS = 20.0  # for a connection that has not come about when everybody else has ended
 
 
 @dataclass(kw_only=True)
@@ -131,7 +132,7 @@ def _watch(hosts: Sequence[_Host], signals: Sequence[int]) -> int:
     for host in hosts:
         if host.process.stdout is not None:
             selector.register(host.process.stdout, selectors.EVENT_READ, host)
-    code, ends_at, told = 0, float("inf"), False
+    code, ends_at, silent_until, told = 0, float("inf"), float("inf"), False
     while selector.get_map() or any(host.process.poll() is None for host in hosts):
         for key, _ in selector.select(0.1):
             chunk = os.read(key.fd, _READ_BYTES)
@@ -147,11 +148,17 @@ def _watch(hosts: Sequence[_Host], signals: Sequence[int]) -> int:
             ends_at = time.monotonic() + (0 if is_told else _SETTLE_SECONDS)
         if (signals or time.monotonic() >= ends_at) and not told:
             told, ends_at = True, time.monotonic() + _GRACE_SECONDS
+            silent_until = time.monotonic() + (0 if signals else _SILENT_SECONDS)
             for host in hosts:
                 _let_go(host)
-        if told and time.monotonic() > ends_at:
+        if told and time.monotonic() > (min(ends_at, silent_until) if _is_silent(hosts) else ends_at):
             break
-    return _BAD_INPUT if _report_unreached(hosts) else code
+    return _BAD_INPUT if _report_unreached(hosts, was_stopped=bool(signals)) else code
+
+
+def _is_silent(hosts: Sequence[_Host]) -> bool:
+    """Whether only hosts are left from which no word has come: a connection that waits, perhaps for ever."""
+    return not any(host.is_ready and host.process.poll() is None for host in hosts)
 
 
 def _show(host: _Host, chunk: bytes) -> None:
@@ -169,21 +176,26 @@ def _show(host: _Host, chunk: bytes) -> None:
             print(line if is_for_us or not host.shows_name else f"[{host.name}] {line}", flush=True)
 
 
-def _report_unreached(hosts: Sequence[_Host]) -> bool:
+def _report_unreached(hosts: Sequence[_Host], *, was_stopped: bool) -> bool:
     """Name the hosts where nothing of ours ever ran, with what the connection said."""
     problems = [
         {
             "where": f"host {host.name}",
             "found": f"nothing could be started there: {' / '.join(filter(None, host.said)) or 'no word from it'} "
-            f"(exit code {host.process.returncode})",
+            f"({_end(host)})",
             "remedy": f"Check `{shlex.join(host.way)} true` and that this environment lies under the same path there.",
         }
         for host in hosts
-        if not host.is_ready and host.process.returncode
+        if not host.is_ready and (host.process.returncode or (host.process.returncode is None and not was_stopped))
     ]
     if problems:
         print(ERROR_PREFIX + json.dumps({"exit_code": _BAD_INPUT, "problems": problems}), flush=True)
     return bool(problems)
+
+
+def _end(host: _Host) -> str:
+    code = host.process.returncode
+    return "the connection still waits" if code is None else f"exit code {code}"
 
 
 if __name__ == "__main__":

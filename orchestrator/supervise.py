@@ -61,12 +61,14 @@ def make_attempt(
     topology: Topology,
     run: RunDir,
     *,
+    have_met: bool = False,
     python: str = sys.executable,
     environ: Mapping[str, str] = os.environ,
 ) -> Attempt:
     """Build the requests of an attempt; nothing is written or started.
 
-    NCCL's own files of settings are read, and the hostfile or template that the user names.
+    NCCL's own files of settings are read, and the hostfile or template that the user names. Hosts that `have_met` for
+    this command need no long time to come back; for the first attempt of another day the user's time holds.
     """
     backend, launch = launch_backend(plan), plan.run_config.launch
     check_keys(launch)
@@ -83,7 +85,7 @@ def make_attempt(
             topology=topology,
             named=named_hosts(launch),
         )
-        if run.attempt > 1:  # hosts that took part before need no long time to come back
+        if have_met:
             spec = replace(spec, join_seconds=min(spec.join_seconds, _REJOIN_SECONDS), met_before=True)
         if backend is Backend.deepspeed and spec.is_here and spec.master_port is None:
             spec = replace(spec, master_port=free_port())

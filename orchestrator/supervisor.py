@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from launch.execute import caught_signals
 from orchestrator import quarantine
@@ -36,7 +36,12 @@ _NO_FAULTS: Final = frozenset({Kind.done, Kind.stopped, Kind.user_error, Kind.ho
 _WAIT_SECONDS: Final = 0.5  # between two looks for a stop during a back-off
 
 
-Make = Callable[[Plan, Topology, RunDir], Attempt]
+class Make(Protocol):
+    """Builds the requests of an attempt, as `make_attempt`."""
+
+    def __call__(self, plan: Plan, topology: Topology, run: RunDir, *, have_met: bool = False) -> Attempt:
+        """Build them."""
+        ...
 
 
 def supervise(
@@ -97,9 +102,9 @@ def supervise(
 
 
 def _attempt(state: Standing, run: RunDir, say: Callable[[str], None], make: Make) -> Observed:
-    attempt = make(state.plan, state.topology, run)
-    number = attempt.number
     is_first = not state.history.ended
+    attempt = make(state.plan, state.topology, run, have_met=not is_first)
+    number = attempt.number
     if is_first:
         tell(attempt, say)
     strategy = state.plan.chosen.strategy

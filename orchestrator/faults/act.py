@@ -210,10 +210,10 @@ def cut_link(seconds: float) -> str:
     _run("ip", "link", "set", "dev", name, "down")
     if not seconds:
         return f"{name} is down"
-    # Without the run's mark: what heals the link must outlive the attempt.
+    # What heals the link must outlive the attempt: without the run's mark, and nobody's child.
     env = {key: value for key, value in os.environ.items() if key != RUN_MARK}
-    words = ["sh", "-c", f"sleep {seconds:g}; ip link set dev {name} up"]
-    subprocess.Popen(words, env=env, start_new_session=True)  # noqa: S603 - our own words
+    line = f"(sleep {seconds:g} && ip link set dev {name} up) < /dev/null > /dev/null 2>&1 &"
+    subprocess.run(["sh", "-c", line], env=env, start_new_session=True, check=True)  # noqa: S603 - our own words
     return f"{name} is down for {seconds:g} s"
 
 

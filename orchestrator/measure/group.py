@@ -127,8 +127,10 @@ def _measure(asked: argparse.Namespace, place: Place) -> None:
         if COLLECTIVES in asked.parts.split(","):
             graph = measured_graph(topology, devices, so_far)
             found[COLLECTIVES] = measure_collectives(team, graph, measured_software(graph, so_far))
-            fitted = measured_software(graph, _calibration(topology, team, hosts, found))
-            found[COLLECTIVES] += measure_tried(team, graph, fitted)
+            fitted = _calibration(topology, team, hosts, found)
+            if place.rank == 0:  # what follows takes long, and all this is worth keeping without it
+                _keep(asked, topology, fitted, found)
+            found[COLLECTIVES] += measure_tried(team, graph, measured_software(graph, fitted))
         if place.rank == 0:
             _keep(asked, topology, _calibration(topology, team, hosts, found), found)
         dist.barrier()

@@ -1,11 +1,15 @@
-"""The library's collectives and the best schedules at several sizes, beside what the fitted model says of them."""
+"""The library's collectives and the best schedules at several sizes, beside what the fitted model says of them.
+
+Rank 0 decides and sends what is tried, schedules too: the last digit of another processor must not part the ranks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -13,23 +17,37 @@ import torch.distributed as dist
 from orchestrator.measure.collectives import executor_of, library
 from orchestrator.measure.serve import Entry
 from orchestrator.measure.team import Team
-from orchestrator.measure.use import TRIED
+from orchestrator.measure.use import tried_name
 from topology.collectives import Collective
 from topology.graph import Graph
 from topology.routing.duration import duration, way_of
 from topology.routing.menu import MOST_DEVICES, menu
 from topology.routing.menu import Entry as Way
 from topology.routing.software import Runner, Software
-from topology.routing.tried import LIBRARY, Tried
+from topology.routing.tried import Tried
 
 _KIB: Final = 1 << 10
-_SIZES: Final = (4 * _KIB, 64 * _KIB, 512 * _KIB, 4 * _KIB**2, 16 * _KIB**2, 64 * _KIB**2)
+# The most telling ones first: time may run out.
+_SIZES: Final = (4 * _KIB**2, 64 * _KIB**2, 16 * _KIB**2, 512 * _KIB, 64 * _KIB, 4 * _KIB)
 _LEAST_OF_EXECUTOR: Final = 512 * _KIB  # below, what is fixed decides, and that is fitted
 _RUNS: Final = 3
 _MOST_SECONDS: Final = 2.0  # of one run, by the model
+_BUDGET_SECONDS: Final = 120.0  # of all
 _MOST_WAYS: Final = 3  # of the executor, for one collective and size
 _SEARCHED: Final = 16  # ranks; above, ways that linear programs find take long to build
 _ELEMENT_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A way to be timed."""
+
+    way: Way
+    nbytes: int
+    pieces: int = 1
+
+
+Trials = Generator[Trial, Sequence[float], None]
 
 
 def measure_tried(team: Team, graph: Graph, software: Software) -> list[Entry]:
@@ -39,57 +57,78 @@ def measure_tried(team: Team, graph: Graph, software: Software) -> list[Entry]:
         team: that measures.
         graph: of the ranks, with measured links.
         software: with the fitted fixed times.
+
+    Returns:
+        What rank 0 found; nothing on the others.
     """
-    if graph.size > MOST_DEVICES:
-        return []
     entries: list[Entry] = []
-    for kind in Collective:
-        ways = menu(graph, kind, search=graph.size <= _SEARCHED, software=software)
-        for size in _SIZES:
-            entries += _at_size(team, kind, size, ways)
+    # In the model alone: a fit that rests on what was tried before would correct itself.
+    mine = trials(graph, replace(software, tried=()), entries) if team.rank == 0 else None
+    deadline = time.monotonic() + _BUDGET_SECONDS
+    trial = None if mine is None else next(mine, None)
+    while (trial := _agreed(team, trial if time.monotonic() < deadline else None)) is not None:
+        seconds = _timed(team, trial)
+        trial = None if mine is None else _after(mine, seconds)
     return entries
 
 
-def _at_size(team: Team, kind: Collective, size: int, ways: Sequence[Way]) -> Iterator[Entry]:
+def trials(graph: Graph, software: Software, entries: list[Entry]) -> Trials:
+    """Yield what is to be timed, take the seconds of its runs, and add to the entries."""
+    if graph.size > MOST_DEVICES:
+        return
+    search = graph.size <= _SEARCHED
+    ways = {kind: menu(graph, kind, search=search, software=software) for kind in Collective}
+    for size in _SIZES:
+        for kind in Collective:
+            yield from _at_size(graph, ways[kind], size, entries)
+
+
+def _at_size(graph: Graph, ways: Sequence[Way], size: int, entries: list[Entry]) -> Trials:
     found: list[Tried] = []
-    own = [way for way in ways if way.runner is Runner.builtin and way.software.name == "gloo"]
     # NCCL picks among its own by its own tables: whose time it took cannot be told.
-    if own and _is_short(team, own[0], size):
-        elements = size // _ELEMENT_BYTES // team.size * team.size
-        seconds = team.seconds(*library(team, kind, elements), _RUNS)
-        yield _entry(own[0], size, 1, seconds, found)
+    own = [way for way in ways if way.runner is Runner.builtin and way.schedule and way.software.name == "gloo"]
     ours = [way for way in ways if way.runner is Runner.executor and way.schedule]
+    for way in own[:1]:
+        if duration(way, size).seconds <= _MOST_SECONDS:
+            trial = Trial(way=way, nbytes=size)
+            entries.append(_entry(graph, trial, (yield trial), found))
     for _ in range(_MOST_WAYS if size >= _LEAST_OF_EXECUTOR else 0):
-        named = _agreed(team, _best(ours, size, found))
-        if named is None:
+        best = _best(ours, size, found)
+        if best is None:
             return
-        at, pieces = named
-        yield _entry(ours[at], size, pieces, _timed(team, ours[at], size, pieces), found)
+        entries.append(_entry(graph, best, (yield best), found))
 
 
-def _best(ours: Sequence[Way], size: int, found: Sequence[Tried]) -> tuple[int, int] | None:
-    """The place of the schedule that would be taken, and its pieces; None where it was timed, or would take long."""
-    times = [duration(replace(way, software=replace(way.software, tried=tuple(found))), size) for way in ours]
+def _best(ours: Sequence[Way], size: int, found: Sequence[Tried]) -> Trial | None:
+    """The schedule that would be taken; None where it was timed, or would take long."""
+    corrected = [replace(way, software=replace(way.software, tried=tuple(found))) for way in ours]
+    times = [duration(way, size) for way in corrected]
     at = min(range(len(ours)), key=lambda at: times[at].seconds, default=None)
     if at is None or times[at].seconds > _MOST_SECONDS or any(one.way == way_of(ours[at]) for one in found):
         return None
-    return at, times[at].pieces
+    return Trial(way=ours[at], nbytes=size, pieces=times[at].pieces)
 
 
-def _is_short(team: Team, way: Way, size: int) -> bool:
-    return bool(_agreed(team, duration(way, size).seconds <= _MOST_SECONDS))
+def _after(mine: Trials, seconds: Sequence[float]) -> Trial | None:
+    try:
+        return mine.send(seconds)
+    except StopIteration:
+        return None
 
 
-def _agreed(team: Team, value: Any) -> Any:  # noqa: ANN401 - plain values
-    """What rank 0 says: another processor's last digit must not send ranks different ways."""
-    held = [value]
+def _agreed(team: Team, trial: Trial | None) -> Trial | None:
+    """What rank 0 says."""
+    held = [trial]
     dist.broadcast_object_list(held, src=0, group=team.clock, device=torch.device("cpu"))
     return held[0]
 
 
-def _timed(team: Team, way: Way, size: int, pieces: int) -> tuple[float, ...]:
-    executor = executor_of(way, size, pieces)
-    data = torch.zeros(size // _ELEMENT_BYTES, device=team.device)
+def _timed(team: Team, trial: Trial) -> tuple[float, ...]:
+    way, elements = trial.way, trial.nbytes // _ELEMENT_BYTES
+    if way.runner is Runner.builtin:
+        return team.seconds(*library(team, way.collective, elements // team.size * team.size), _RUNS)
+    executor = executor_of(way, trial.nbytes, trial.pieces)
+    data = torch.zeros(elements, device=team.device)
     result = torch.empty_like(data) if way.collective is Collective.all_to_all else None
     try:
         return team.seconds(data.zero_, lambda: executor.run(data, result), _RUNS)
@@ -98,17 +137,17 @@ def _timed(team: Team, way: Way, size: int, pieces: int) -> tuple[float, ...]:
         dist.destroy_process_group(executor.group)
 
 
-def _entry(way: Way, size: int, pieces: int, seconds: Sequence[float], found: list[Tried]) -> Entry:
+def _entry(graph: Graph, trial: Trial, seconds: Sequence[float], found: list[Tried]) -> Entry:
     """Keep what a way took beside the model's time."""
-    middle = median(seconds)
-    by_model = duration(way, size).seconds
-    name, ratio = way_of(way), middle / by_model
-    found.append(Tried(collective=way.collective, way=name, nbytes=size, ratio=ratio))
-    cut = "" if name == LIBRARY else f" in {pieces} pieces"
+    way, middle = trial.way, median(seconds)
+    by_model = duration(way, trial.nbytes).seconds
+    tried = Tried(collective=way.collective, way=way_of(way), nbytes=trial.nbytes, ratio=middle / by_model)
+    found.append(tried)
+    cut = "" if way.runner is Runner.builtin else f" in {trial.pieces} pieces"
     return Entry(
-        name=f"{TRIED}.{way.collective.value}.{name}.{size}",
-        value=ratio,
-        unit="share",
+        name=tried_name(tried, graph),
+        value=tried.ratio,
+        unit="ratio",
         repeats=len(seconds),
         spread=(max(seconds) - min(seconds)) / 2 / middle,
         how=f"{1e3 * middle:.3g} ms{cut}; by wires and fixed times {1e3 * by_model:.3g} ms",

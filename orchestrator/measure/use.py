@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -31,7 +32,7 @@ EXECUTOR_LAUNCH: Final = "executor_launch"
 EXECUTOR_STEP: Final = "executor_step"
 EXECUTOR_MESSAGE: Final = "executor_message"
 EXECUTOR_SHARE: Final = "executor_share"
-# tried.COLLECTIVE.WAY.BYTES: of a way's measured time to the model's.
+# tried.COLLECTIVE.WAY.BYTES.RANKS: of a way's measured time to the model's, on so many ranks of each host (2+2).
 TRIED: Final = "tried"
 
 
@@ -79,23 +80,34 @@ def measured_software(graph: Graph, calibration: Calibration | None) -> Software
     known = {name: value for name, value in {**links, **times}.items() if value is not None}
     if "piece_bytes" in known:
         known["piece_bytes"] = int(known["piece_bytes"])
-    tried = tried_of(calibration)
+    tried = tried_of(calibration, graph)
     if not known and not tried:
         return prior
     return replace(prior, **known, tried=tried, source=f"measured {calibration.made}")  # type: ignore[arg-type]
 
 
-def tried_of(calibration: Calibration) -> tuple[Tried, ...]:
-    """The ways that were carried out; names that tell no such thing are passed over."""
-    return tuple(filter(None, (_tried(item.name, item.value) for item in calibration.all_of(COLLECTIVES))))
+def tried_name(tried: Tried, graph: Graph) -> str:
+    """The name of a ratio in the file; what it holds for is the group it was measured on."""
+    return f"{TRIED}.{tried.collective.value}.{tried.way}.{tried.nbytes}.{_shape(graph)}"
 
 
-def _tried(name: str, ratio: float) -> Tried | None:
+def tried_of(calibration: Calibration, graph: Graph) -> tuple[Tried, ...]:
+    """The ways that were carried out on such a group; names that tell no such thing are passed over."""
+    found = (_tried(item.name, item.value, _shape(graph)) for item in calibration.all_of(COLLECTIVES))
+    return tuple(filter(None, found))
+
+
+def _shape(graph: Graph) -> str:
+    """Ranks of each host, as 2+2: as many ranks that share other cores are another group."""
+    return "+".join(map(str, sorted(Counter(graph.hosts).values(), reverse=True)))
+
+
+def _tried(name: str, ratio: float, shape: str) -> Tried | None:
     words = name.split(".")
     kinds = {kind.value: kind for kind in Collective}
-    if len(words) != len(("TRIED", "COLLECTIVE", "WAY", "BYTES")) or words[0] != TRIED:
+    if len(words) != len(("TRIED", "COLLECTIVE", "WAY", "BYTES", "SHAPE")) or words[0] != TRIED:
         return None
-    _, kind, way, nbytes = words
-    if kind not in kinds or not nbytes.isdecimal() or int(nbytes) < 1:
+    _, kind, way, nbytes, of = words
+    if of != shape or kind not in kinds or not nbytes.isdecimal() or int(nbytes) < 1:
         return None
     return Tried(collective=kinds[kind], way=way, nbytes=int(nbytes), ratio=ratio)

@@ -47,7 +47,7 @@ def test_ranks_of_this_host_tell_what_routes_need() -> None:
     assert any(name.startswith("all_to_all.gloo.") for name in collectives)
     assert {"step", "launch"} & collectives.keys()
     for kind in Collective:
-        assert 0.05 < collectives[f"tried.{kind.value}.library.4194304"] < 20
+        assert 0.05 < collectives[f"tried.{kind.value}.library.4194304.2"] < 20
         assert any(name.startswith(f"tried.{kind.value}.") and ".library." not in name for name in collectives)
 
 

@@ -84,7 +84,8 @@ def life(tmp_path: Path, inputs: tuple[Any, Inputs, Plan]) -> Callable[..., Any]
         rank.write_text(RANK)
         words = iter(story)
 
-        def make(plan: Plan, topology: Topology, run: RunDir) -> Attempt:
+        def make(plan: Plan, topology: Topology, run: RunDir, *, have_met: bool = False) -> Attempt:
+            assert have_met == (run.attempt > 1)
             argv = (sys.executable, str(rank), str(run.path), str(run.attempt), str(ROOT), next(words))
             file = FileToWrite(path=str(run.path / f"plan.{run.attempt}.json"), text=plan.plan_hash)
             log = str(run.path / "logs" / f"run-{run.attempt}.log")

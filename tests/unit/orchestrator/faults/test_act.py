@@ -211,7 +211,8 @@ def test_the_network_of_the_machine_is_left_alone() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_a_link_in_a_namespace_is_shaped_and_cut() -> None:
     code = """
-import json, subprocess
+import json, subprocess, time
+import psutil
 from orchestrator.faults import act
 def run(*words): return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 run("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
@@ -220,8 +221,14 @@ run("ip", "link", "set", "eth1", "up")
 run("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", "900mbit", "burst", "256k", "latency", "50ms")
 act.slow_link(3.0)
 print(json.loads(run("tc", "-j", "qdisc", "show", "dev", "eth0"))[0]["options"]["rate"])
-print(act.cut_link(0.1))
-print("UP" in json.loads(run("ip", "-j", "link", "show", "dev", "eth0"))[0]["flags"])
+def is_up(): return "UP" in json.loads(run("ip", "-j", "link", "show", "dev", "eth0"))[0]["flags"]
+print(act.cut_link(1.5))
+for child in psutil.Process().children(recursive=True):  # as a launcher ends whatever its ranks have left
+    child.kill()
+time.sleep(0.5)
+print(is_up())
+time.sleep(2.5)
+print(is_up())
 """
     name = f"faults{os.getpid()}"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
@@ -236,4 +243,4 @@ print("UP" in json.loads(run("ip", "-j", "link", "show", "dev", "eth0"))[0]["fla
         timeout=30,
     )
     subprocess.run(["ip", "netns", "del", name], check=True)
-    assert done.stdout.splitlines() == [str(300_000_000 // 8), "eth0 is down for 0.1 s", "False"], done.stderr
+    assert done.stdout.splitlines() == [str(300_000_000 // 8), "eth0 is down for 1.5 s", "False", "True"], done.stderr

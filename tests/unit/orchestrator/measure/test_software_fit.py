@@ -106,12 +106,23 @@ def test_measured_values_replace_priors_and_the_rest_stays() -> None:
 
 
 def test_ways_that_were_carried_out_are_read_and_other_names_passed_over() -> None:
-    names = {"tried.all_reduce.double tree.4194304": (1.2, "share"), "tried.all_to_all.library.65536": (0.8, "share")}
-    wrong = dict.fromkeys(("tried", "tried.x.y.1", "tried.all_reduce.ring.", "tried.all_reduce.ring.0"), (1.0, "share"))
+    names = {
+        "tried.all_reduce.double tree.4194304.2": (1.2, "ratio"),
+        "tried.all_to_all.library.65536.2": (200.0, "ratio"),
+    }
+    words = (
+        "tried",
+        "tried.x.y.1.2",
+        "tried.all_reduce.ring..2",
+        "tried.all_reduce.ring.0.2",
+        "tried.all_reduce.ring.8",
+    )
+    others = ("tried.all_reduce.ring.4096.4", "tried.all_reduce.ring.4096.1+1")
+    wrong = dict.fromkeys((*words, *others), (1.0, "ratio"))
     found = measured_software(graph_of(preset("cpu")), calibration({}, {**names, **wrong}))
     assert found.tried == (
         Tried(collective=Collective.all_reduce, way="double tree", nbytes=4194304, ratio=1.2),
-        Tried(collective=Collective.all_to_all, way="library", nbytes=65536, ratio=0.8),
+        Tried(collective=Collective.all_to_all, way="library", nbytes=65536, ratio=200.0),
     )
 
 
