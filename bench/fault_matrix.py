@@ -157,7 +157,7 @@ def _slurm() -> Iterator[tuple[tuple[str, ...], Mapping[str, str]]]:
     """A real SLURM on this machine, as the tests use it; yields the environment of its commands."""
     sys.path.insert(0, str(ROOT))
     conftest = importlib.import_module("tests.cluster.conftest")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         lab = conftest.Slurm(conftest._unpacked(), Path(folder))  # noqa: SLF001
         try:
             lab.start()
