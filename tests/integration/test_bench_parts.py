@@ -23,6 +23,7 @@ def one_thread() -> object:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_the_installed_libraries_take_what_is_counted() -> None:
     found = {entry.name: entry.value for entry in stack(CPU)}
     assert set(found) == {f"{name}.{what}" for name in STACKS for what in ("logit_bytes", "layer_factor")}
@@ -46,6 +47,7 @@ def test_a_layer_takes_the_host_longer_than_a_kernel() -> None:
     assert all(entry.unit == "s" and entry.repeats >= MIN_REPEATS for entry in found.values())
 
 
+@pytest.mark.slow
 def test_the_rest_of_a_layer_is_slower_than_memory() -> None:
     (entry,) = layers.layer(CPU)
     assert 1e8 < entry.value < 1e11

@@ -57,7 +57,7 @@ def _run(size: int, folder: Path) -> list[dict[str, Any]]:
     return [dict(json.loads(line) for line in out.splitlines() if line.startswith("[")) for out, _ in outputs]
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_collective_gives_what_the_library_gives(size: int, told: Told) -> None:
     assert told(size, "collectives") == ["ok"] * size
 

@@ -61,6 +61,7 @@ def test_a_rank_without_a_launcher_says_so(capfd: pytest.CaptureFixture[str]) ->
     assert "torchrun" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not _has_namespaces(), reason="network namespaces need root")
 def test_two_hosts_find_the_shaped_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The description says 10 Gb/s; the links carry 200 Mb/s."""

@@ -39,6 +39,7 @@ def test_summary_tells_what_travelled(runs: Any, sparse: str) -> None:
     assert live == summary["predicted"]["live"]["compress_residual"] > 0
 
 
+@pytest.mark.slow
 def test_resume_is_bitwise_the_same(runs: Any, sparse: str) -> None:
     folder = runs.copy_at(sparse, "sparse_again", step=4)
     resumed = runs.run("train", f"resume={folder}")

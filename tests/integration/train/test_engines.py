@@ -114,6 +114,7 @@ def test_deepspeed_launcher(runs: Any, ddp: str) -> None:
     check_adapter(runs.root / "deepspeed")
 
 
+@pytest.mark.slow
 def test_ranks_started_by_hand(runs: Any, ddp: str, demo: tuple[str, ...]) -> None:
     folder = runs.root / "by_hand"
     planned = runs.run("plan", *demo, "engine=ddp", f"run_dir={folder}")

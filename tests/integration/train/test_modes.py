@@ -28,11 +28,12 @@ def plain(trained: Trained) -> list[float]:
     return trained("plain", "engine=ddp", "checkpointing=none")[0]
 
 
-@pytest.mark.parametrize("mode", ["full", "selective"])
+@pytest.mark.parametrize("mode", ["full", pytest.param("selective", marks=pytest.mark.slow)])
 def test_checkpointing_changes_nothing(trained: Trained, plain: list[float], mode: str) -> None:
     assert trained(mode, "engine=ddp", f"checkpointing={mode}")[0] == plain
 
 
+@pytest.mark.slow
 def test_fp16_scales_its_loss(runs: Any, trained: Trained, plain: list[float]) -> None:
     losses, _ = trained("fp16", "engine=ddp", "precision=fp16")
     assert losses == pytest.approx(plain, rel=3e-3)

@@ -53,6 +53,7 @@ def test_bytes_are_those_of_the_plan(runs: Any, ddp: str, streamed: Path) -> Non
     assert checked["found_bytes"] == pytest.approx(checked["planned_bytes"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_each_rank_reads_its_part_and_the_next_start_the_cache(
     runs: Any, demo: tuple[str, ...], streamed: Path
 ) -> None:

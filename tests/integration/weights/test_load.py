@@ -82,6 +82,7 @@ def start(folder: Path, cache: Path | str, cut: str, *options: str, tmp_path: Pa
     return found
 
 
+@pytest.mark.slow
 def test_memory_while_loading_is_what_the_plan_says(large: Path, tmp_path: Path) -> None:
     """What torch holds, counted by its allocator; no rank has more than its share and one tensor."""
     largest = 8192 * 1024 * 2  # bytes of an embedding; the layers' own tensors are smaller
@@ -95,6 +96,7 @@ def test_memory_while_loading_is_what_the_plan_says(large: Path, tmp_path: Path)
         assert rank["scratch_bytes"] == plan["raw"] + plan["made"] + plan["incoming"]
 
 
+@pytest.mark.slow
 def test_the_process_grows_by_what_the_plan_says(large: Path, tmp_path: Path) -> None:
     """As the kernel counts it; small objects and the allocator's leftovers add some MiB."""
     for rank in start(large, "-", "70/30", tmp_path=tmp_path):
@@ -102,6 +104,7 @@ def test_the_process_grows_by_what_the_plan_says(large: Path, tmp_path: Path) ->
         assert 0.95 * total <= rank["rss_peak"] <= 1.05 * total + 12 * MIB
 
 
+@pytest.mark.slow
 def test_the_second_start_reads_only_its_own_bytes(large: Path, tmp_path: Path) -> None:
     cache = tmp_path / "bases"
     first = start(large, cache, "70/30", tmp_path=tmp_path)
@@ -153,6 +156,7 @@ def test_any_cut_gives_the_bytes_of_one_rank(small: Path, kept: tuple[Path, list
         assert rank["head"] == head
 
 
+@pytest.mark.slow
 def test_a_damaged_copy_is_made_again(small: Path, kept: tuple[Path, list[bytes], str], tmp_path: Path) -> None:
     cache = tmp_path / "bases"
     shutil.copytree(kept[0], cache)
