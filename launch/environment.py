@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from launch.spec import RESERVED_NAMES, RUN_MARK, DeviceKind, LaunchSpec
+from launch.spec import ATTEMPT_MARK, RESERVED_NAMES, RUN_MARK, DeviceKind, LaunchSpec
 
 __all__ = ["THREADS", "Override", "build", "merge", "world"]
 
@@ -45,6 +45,7 @@ def build(spec: LaunchSpec) -> tuple[tuple[str, str], ...]:
         "HF_HUB_DISABLE_TELEMETRY": "1",
         **_device_values(spec),
         **dict(spec.env),
+        **({ATTEMPT_MARK: str(spec.attempt)} if spec.attempt else {}),
         RUN_MARK: spec.run_dir,
     }
     return tuple(sorted(values.items()))

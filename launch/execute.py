@@ -21,7 +21,7 @@ from launch.environment import Override, merge
 from launch.errors import LaunchError
 from launch.parent_death import die_with_parent
 from launch.request import Request
-from launch.spec import RUN_MARK
+from launch.spec import LATE_MARK, RUN_MARK
 
 __all__ = ["Outcome", "caught_signals", "execute", "free_port", "write_files"]
 
@@ -62,6 +62,8 @@ def execute(
 ) -> Outcome:
     """Write the request's files, run its command to the end and leave no process behind.
 
+    Only what bears LATE_MARK may live on for a while.
+
     1. Output (stdout and stderr together) goes to `log_path`, and line by line to `on_line`.
     2. SIGINT and SIGTERM received here call `on_stop`, which asks the ranks to end by themselves; after
        `grace_seconds`, at a second signal, or at once without `on_stop`, the command's process group gets SIGTERM;
@@ -75,6 +77,7 @@ def execute(
     """
     env, overrides = merge(request.env, user_env)
     mark = env.setdefault(RUN_MARK, request.cwd)
+    env.pop(LATE_MARK, None)
     write_files(request)
     with Path(request.log_path).open("ab", buffering=0) as log, caught_signals() as caught:
         _report(overrides, log, on_line)
@@ -225,7 +228,7 @@ class _Family:
             below = psutil.Process(self.child.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             below = []
-        return list({*below, *self.relatives()})
+        return list({*(found for found in below if not _is_late(found)), *self.relatives()})
 
 
 class _Stop:
@@ -325,6 +328,13 @@ def _marked(mark: str) -> list[psutil.Process]:
             # Another user's, a kernel thread, or gone meanwhile.
             continue
     return found
+
+
+def _is_late(process: psutil.Process) -> bool:
+    try:
+        return LATE_MARK in process.environ()
+    except (psutil.Error, OSError):
+        return False
 
 
 def _describe(process: psutil.Process) -> str:

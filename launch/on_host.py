@@ -30,13 +30,12 @@ from launch.facts import ERROR_PREFIX, Fault, address_of, interface_of, read_fac
 from launch.host_job import ADDRESS, LOCAL, PORT, HostJob, candidate_ports, loads
 from launch.meeting import Verdict, host_and_wait, join
 from launch.parent_death import die_with_parent
-from launch.spec import RUN_MARK
+from launch.spec import HOST_MARK, RUN_MARK
 
 __all__ = ["HOST_MARK", "READY", "main"]
 
 READY = "trainmaster-host: ready"
 """First line of output: the host was reached and has a working interpreter."""
-HOST_MARK = "TRAINMASTER_HOST"
 _BAD_INPUT = 2
 _GRACE_SECONDS = 130.0  # a little more than torchrun gives its ranks
 _LOOKUP_SECONDS = 10.0

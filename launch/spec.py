@@ -8,10 +8,30 @@ from pathlib import PurePath
 
 from launch.errors import LaunchError
 
-__all__ = ["RESERVED_NAMES", "RUN_MARK", "Backend", "DeviceKind", "HostShare", "LaunchSpec"]
+__all__ = [
+    "ATTEMPT_MARK",
+    "HOST_MARK",
+    "LATE_MARK",
+    "RESERVED_NAMES",
+    "RUN_MARK",
+    "Backend",
+    "DeviceKind",
+    "HostShare",
+    "LaunchSpec",
+]
 
 RUN_MARK = "TRAINMASTER_RUN_DIR"
 """Set in every process of a run, so that a process is recognised as ours even after its parent died."""
+
+ATTEMPT_MARK = "TRAINMASTER_ATTEMPT"
+"""Number of the start that a process of a run belongs to."""
+
+HOST_MARK = "TRAINMASTER_HOST"
+"""Set in every process of one host's part of a run: which start of which host it belongs to."""
+
+LATE_MARK = "TRAINMASTER_LATE"
+"""Set in a process that tells others how a run has ended: it bears no other mark, is left alone when a launch ends, and
+has to see to it that it ends by itself."""
 
 RESERVED_NAMES = frozenset(
     {
@@ -23,6 +43,7 @@ RESERVED_NAMES = frozenset(
         "MASTER_PORT",
         "RANK",
         "WORLD_SIZE",
+        ATTEMPT_MARK,
         RUN_MARK,
     },
 )
@@ -97,6 +118,8 @@ class LaunchSpec:
     """None: the launcher finds a free port by itself, where it can."""
     name: str
     """Of this attempt; also the rendezvous id, so each attempt needs a new one."""
+    attempt: int = 0
+    """Number of this start of the run, from 1; 0 where it is known only later, as of a batch job."""
     device_kind: DeviceKind
     device_ids: tuple[str, ...] = ()
     """UUIDs, in the order of the local ranks. Empty on GPU: the first devices that the user's environment shows."""
@@ -164,6 +187,8 @@ class LaunchSpec:
             value = getattr(self, field)
             if value < 1:
                 yield f"{field} = {value}", f"give {field} of at least 1"
+        if self.attempt < 0:
+            yield f"attempt = {self.attempt}", "give a number from 1, or 0 where it is not known"
         for host in self.hosts:
             if host.threads is not None and host.threads < 1:
                 yield f"{host.threads} threads for a rank of host {host.name!r}", "give at least 1, or None"

@@ -152,29 +152,39 @@ def _ranks(attempt: Attempt, run: RunDir, say: Callable[[str], None], observer: 
         name = signal.Signals(outcome.stopped_by_signal).name
         return _was_stopped(run, number, f"by {name}, before the ranks could save")
     watch.last_look()
-    found = culprit(said.tail)
     ended = classify(
         Facts(
             attempt=number,
             returncode=outcome.returncode,
             hang=watch.hang,
             gone=watch.gone,
-            culprit=None if found is None else (int(found[0]), found[2]),
+            culprit=_culprit(said, watch),
             faults=faults,
             killed_for_memory=was_oom_kill(before, read_counters()),
             step=watch.newest_step(),
             phase=watch.phase(),
             checkpoint_step=newest_checkpoint(run.path),
-            said=last_words(outcome, said.tail, attempt.processes),
+            said=last_words(outcome, said.tail, attempt.processes, gone=watch.gone),
             asked=None if observer.asked_softly else observer.asked,
         )
     )
     # An observer that asked for the end knew of older ones.
     ended = replace(ended, checkpoint_step=newest_checkpoint(run.path))
-    error = failed("the run", outcome, said.tail, attempt.processes, cause=ended.evidence)
+    error = failed("the run", outcome, said.tail, attempt.processes, cause=ended.evidence, gone=watch.gone)
     if said.errors:
         error = RunFailed(*joined_errors(said.errors).problems, *error.problems)
     return Observed(ended=ended, error=error, detected_at=watch.detected_at or observer.detected_at)
+
+
+def _culprit(said: _Said, watch: BeatWatch) -> tuple[int, int] | None:
+    """Rank and exit code of the one that failed first: by the launcher's report, else by what the rank itself told.
+
+    A launcher that waits for the other ranks is ended before it reports.
+    """
+    found = culprit(said.tail)
+    if found is not None:
+        return int(found[0]), found[2]
+    return None if watch.gone is None or watch.code is None else (watch.gone, watch.code)
 
 
 def _reported(run_dir: Path, number: int) -> list[dict[str, Any]]:

@@ -43,9 +43,20 @@ def _signal_name(number: int) -> str:
     return f"{name} (by somebody, or by the kernel for want of memory: see dmesg)" if number == signal.SIGKILL else name
 
 
-def failed(what: str, outcome: Outcome, tail: deque[str], processes: tuple[int, ...], *, cause: str = "") -> RunFailed:
-    """Return the error of a command that has failed, with the last lines of the rank that failed first."""
-    lines = _failed_rank_lines(outcome, tail, processes) or [line for line in tail if line.strip()][-_TAIL_LINES:]
+def failed(
+    what: str,
+    outcome: Outcome,
+    tail: deque[str],
+    processes: tuple[int, ...],
+    *,
+    cause: str = "",
+    gone: int | None = None,
+) -> RunFailed:
+    """Return the error of a command that has failed, with the last lines of the rank that failed first.
+
+    `gone` is the rank that was seen to be gone: a launcher that is ended has reported none.
+    """
+    lines = _failed_rank_lines(outcome, tail, processes, gone) or [line for line in tail if line.strip()][-_TAIL_LINES:]
     return RunFailed(
         Problem(
             where=what,
@@ -56,22 +67,27 @@ def failed(what: str, outcome: Outcome, tail: deque[str], processes: tuple[int, 
     )
 
 
-def last_words(outcome: Outcome, tail: deque[str], processes: tuple[int, ...]) -> str:
+def last_words(outcome: Outcome, tail: deque[str], processes: tuple[int, ...], *, gone: int | None = None) -> str:
     """Return the last line of the rank that failed first, without numbers: to know a failure again."""
-    lines = _failed_rank_lines(outcome, tail, processes) or [line for line in tail if line.strip()]
+    lines = _failed_rank_lines(outcome, tail, processes, gone) or [line for line in tail if line.strip()]
     return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", lines[-1]) if lines else ""
 
 
-def _failed_rank_lines(outcome: Outcome, tail: deque[str], processes: tuple[int, ...]) -> list[str]:
+def _failed_rank_lines(
+    outcome: Outcome, tail: deque[str], processes: tuple[int, ...], gone: int | None = None
+) -> list[str]:
     """Return the last lines of the rank that failed first: the others only say that it is gone."""
     found = culprit(tail)
-    if found is None:
+    if found is not None:
+        rank, local_rank = int(found[0]), int(found[1])
+    elif gone is not None:
+        rank, local_rank = gone, gone - sum(processes[: host_of_rank(gone, processes)])
+    else:
         return []
-    rank, local_rank, _ = found
     attempt = Path(outcome.log_path).with_suffix("")
     folder = attempt.parent
     if len(processes) > 1:
-        folder /= f"host{host_of_rank(int(rank), processes)}"
+        folder /= f"host{host_of_rank(rank, processes)}"
     logs = sorted(folder.glob(f"{attempt.name}_*/attempt_0/{local_rank}/stderr.log"))
     if not logs:
         return []

@@ -8,7 +8,7 @@ from dataclasses import fields
 from launch.facts import ERROR_PREFIX
 from launch.slurm_options import ContainerRuntime, SlurmOptions
 from orchestrator.config import Backend, LaunchConfig
-from orchestrator.errors import ExitCode, Problem, UserError
+from orchestrator.errors import ExitCode, Problem, RunFailed, UserError
 from orchestrator.named_hosts import as_user_error, named_hosts, text_of
 
 __all__ = [
@@ -82,13 +82,26 @@ def slurm_options(launch: LaunchConfig) -> SlurmOptions:
 
 
 def told_error(line: str) -> UserError | None:
-    """Return the user's error that a rank or a host tells in a line of its output."""
+    """Return the user's error that a rank or a host tells in a line of its output.
+
+    A line that was cut, or that others have written into, is a failed run with what is left of it.
+    """
     if not line.startswith(ERROR_PREFIX):
         return None
-    body = json.loads(line.removeprefix(ERROR_PREFIX))
-    error = UserError(*(Problem(**problem) for problem in body["problems"]))
-    error.exit_code = ExitCode(body["exit_code"])
-    return error
+    text = line.removeprefix(ERROR_PREFIX)
+    try:
+        body = json.loads(text)
+        problems = [Problem(**problem) for problem in body["problems"]]
+        error = UserError(*problems)
+        error.exit_code = ExitCode(body["exit_code"])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        problems = []
+    return error if problems else _unreadable(text)
+
+
+def _unreadable(text: str) -> RunFailed:
+    found = f"an error was told that cannot be read: {text.strip() or 'an empty line'}"
+    return RunFailed(Problem(where="the ranks", found=found, remedy="The logs of the run have the rest."))
 
 
 def joined_errors(errors: list[UserError]) -> UserError:

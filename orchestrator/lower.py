@@ -149,6 +149,7 @@ def launch_spec(
         device_ids=ids if is_gpu and strategy.num_nodes == 1 and not is_batch else (),
         threads_per_process=strategy.threads_per_process,
         packages=("topology",),
+        attempt=0 if is_batch else attempt,
         interfaces=_interfaces(launch.interface, topology, [host.name for host in hosts]),
         join_seconds=launch.join_seconds,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,6 +20,7 @@ from orchestrator.report.page.record import Record
 from orchestrator.run_dir import OF_THE_COMMAND, folder_of, leaves, read_json, saved_config
 
 FILE: Final = "report.html"
+_DIGITS: Final = 8  # of a folder's checksum in a name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +63,23 @@ def page_of(run_dir: str, against: str = "") -> Page:
     from orchestrator.report.page.compare_page import compare_page
 
     other = _record(runs.run_folder(against, "report.against="))
-    name = f"report-against-{other.name}.html"
+    name = against_name(folder, folder_of(against))
     text = compare_page(record, other, version=_version(), assets=assets)
     return Page(kind="comparison", status=record.status, path=folder / name, text=text)
+
+
+def against_name(folder: Path, other: Path) -> str:
+    """File name of a comparison, another one for every folder: trials of two sweeps have the same names.
+
+    Args:
+        folder: of the run that is compared, absolute.
+        other: of the run that it is compared with; one beside it has its name alone.
+    """
+    place = Path(os.path.normpath(other))
+    if place.parent == Path(os.path.normpath(folder)).parent:
+        return f"report-against-{place.name}.html"
+    digest = hashlib.sha256(os.fsencode(place)).hexdigest()[:_DIGITS]
+    return f"report-against-{'-'.join(filter(None, (place.parent.name, place.name)))}-{digest}.html"
 
 
 def _version() -> str:

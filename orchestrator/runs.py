@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -24,6 +25,7 @@ from orchestrator.slurm_follow import output_of
 _RANKS_SHOWN = 16
 _FOLLOW_SECONDS = 0.5
 _UNKNOWN = "UNKNOWN"
+_OF_ATTEMPT = re.compile(r".+-\d+\.log")  # its launch's name and number, or `ranks` and its number within a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,10 +190,13 @@ def followed_log(path: Path) -> Iterator[str]:
 
 
 def newest_log(path: Path, job: str | None) -> Path | None:
-    """Return the file that the newest attempt writes to: of a batch job its own."""
+    """Return the file that the newest attempt writes to: of a batch job its own.
+
+    Logs of what prepares an attempt, submits it or comes after it have other names than the attempts.
+    """
     folder = path / "logs"
     found = [*folder.glob(f"slurm-{job}.out"), *folder.glob(f"slurm-{job}_*.out")] if job else []
-    found = found or [each for each in folder.glob("*.log") if not each.name.endswith("-prepare.log")]
+    found = found or [each for each in folder.glob("*.log") if _OF_ATTEMPT.fullmatch(each.name)]
     return max(found, key=lambda each: each.stat().st_mtime, default=None)
 
 

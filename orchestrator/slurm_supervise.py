@@ -20,10 +20,11 @@ from launch.host_job import dumps as dump_job
 from launch.host_job import loads as load_job
 from launch.parent_death import die_with_parent
 from launch.request import FileToWrite, Request
-from launch.spec import Backend
+from launch.spec import ATTEMPT_MARK, Backend
 from orchestrator.config import TopologyConfig
 from orchestrator.errors import ExitCode, UserError
 from orchestrator.inputs import gather
+from orchestrator.monitor.beat import attempt_of
 from orchestrator.planner.plan import Plan, dumps
 from orchestrator.reporting import leave_page
 from orchestrator.run_dir import RunDir
@@ -56,7 +57,8 @@ def main(arguments: list[str]) -> int:
 def _run(folder: Path, parts: Path, argv: tuple[str, ...]) -> None:
     plan = read_plan(folder / "plan.json")
     run = RunDir(path=folder, resuming=True)
-    started = run.attempt - 1  # the script has numbered the first one
+    started = attempt_of(folder)  # the script has numbered the first one
+    os.environ.pop(ATTEMPT_MARK, None)  # of that one alone
     config, num_nodes = plan.run_config, int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     nodes = nodes_folder(folder, started)
     if len(list(nodes.glob("[0-9]*.json"))) == num_nodes:
@@ -66,7 +68,7 @@ def _run(folder: Path, parts: Path, argv: tuple[str, ...]) -> None:
     inputs = gather(config)
     made: list[Plan] = []
 
-    def make(plan: Plan, topology: Topology, run: RunDir) -> Attempt:
+    def make(plan: Plan, topology: Topology, run: RunDir, *, have_met: bool = False) -> Attempt:  # noqa: ARG001 - srun starts all nodes
         """The same command again, with the files of a plan that is new."""
         files: tuple[FileToWrite, ...] = ()
         number = started
@@ -78,15 +80,9 @@ def _run(folder: Path, parts: Path, argv: tuple[str, ...]) -> None:
         if made and made[-1] is not plan:
             files = (*files_of_plan(plan, topology, run, parts, os.environ), *files)
         made.append(plan)
-        request = Request(
-            files=files,
-            argv=argv,
-            env=(),
-            cwd=str(folder),
-            log_path=str(folder / "logs" / f"ranks-{number}.log"),
-            backend=Backend.slurm,
+        return Attempt(
+            prepare=None, launch=_request(argv, folder, number, files), number=number, processes=_processes(parts)
         )
-        return Attempt(prepare=None, launch=request, number=number, processes=_processes(parts))
 
     def say(line: str) -> None:
         print(line, flush=True)
@@ -95,6 +91,18 @@ def _run(folder: Path, parts: Path, argv: tuple[str, ...]) -> None:
         supervise(config, plan, inputs, run, say, make=make)
     finally:
         leave_page(folder)
+
+
+def _request(argv: tuple[str, ...], folder: Path, number: int, files: tuple[FileToWrite, ...]) -> Request:
+    """The command of one start; the job's own variables go on to the ranks, but for the number of the start."""
+    return Request(
+        files=files,
+        argv=argv,
+        env=((ATTEMPT_MARK, str(number)),),
+        cwd=str(folder),
+        log_path=str(folder / "logs" / f"ranks-{number}.log"),
+        backend=Backend.slurm,
+    )
 
 
 def end_steps(job: str) -> None:

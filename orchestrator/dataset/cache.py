@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from launch.home import home
+from orchestrator.dataset.signs import beating
 from orchestrator.dataset.stats import Stats
 from orchestrator.dataset.store import TokenRows, write_rows
 
@@ -94,8 +96,12 @@ class Cached:
 
 
 def own_suffix() -> str:
-    """What tells temporary files of this process from those of others, on any host."""
-    return f".{socket.gethostname()}.{os.getpid()}"
+    """What tells temporary files of this process from those of others, on any host; two of these may have one name."""
+    return f".{socket.gethostname()}.{_own_home()}.{os.getpid()}"
+
+
+def _own_home() -> str:
+    return hashlib.sha256(home().encode()).hexdigest()[:8]
 
 
 class _UnusableError(Exception):
@@ -152,7 +158,8 @@ def prepare_once(
         build: makes the rows; called by one process only.
         tell: takes messages for the user: waiting, or why the rows are made again.
         digests: of the source files by path, to name those that have changed.
-        beat: told now and then that files are being read.
+        beat: told now and then that files are being read or written; `build` has to tell it by itself. Those that
+            wait for another process do not: as long as that one beats, they are known to wait.
     """
     digests = {} if digests is None else digests
     folder.mkdir(parents=True, exist_ok=True)
@@ -164,7 +171,7 @@ def prepare_once(
                 tell(f"the token cache in {folder} is made again: {reason}")
         if is_locked:
             _remove_stale(folder)
-        _save(folder, key, build(), digests)
+        _save(folder, key, build(), digests, beat)
         cached = _load(folder, key, digests, beat)
     return replace(cached, is_rebuilt=True)
 
@@ -193,19 +200,19 @@ def _locked(path: Path, tell: Callable[[str], None]) -> Iterator[bool]:
 
 def _remove_stale(folder: Path) -> None:
     """Remove rows that killed processes of this host have left; those of other hosts may be at work."""
-    stale = re.compile(rf"[^.]+\.{re.escape(socket.gethostname())}\.\d+\.scratch")
+    stale = re.compile(rf"[^.]+\.{re.escape(socket.gethostname())}\.{_own_home()}\.\d+\.scratch")
     for path in folder.iterdir():
         if stale.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
-def _save(folder: Path, key: str, built: Built, digests: Mapping[str, str]) -> None:
+def _save(folder: Path, key: str, built: Built, digests: Mapping[str, str], beat: Callable[[], None]) -> None:
     suffix = f"{own_suffix()}.tmp"
     files = {}
     for side, content in built.sides.items():
         temporary = folder / f"{side}.arrow{suffix}"
-        write_rows(temporary, content.examples)
-        files[side] = {"sha256": _file_sha256(temporary), "rows": len(content.examples)}
+        write_rows(temporary, beating(content.examples, beat))
+        files[side] = {"sha256": _file_sha256(temporary, beat), "rows": len(content.examples)}
         temporary.replace(folder / f"{side}.arrow")
     stats = {side: asdict(content.stats) for side, content in built.sides.items()}
     manifest = {

@@ -11,6 +11,7 @@ from orchestrator.dataset.disk import reading
 from orchestrator.dataset.errors import Collector, DataError, DataErrors, NothingLeftError
 from orchestrator.dataset.joined import Joined
 from orchestrator.dataset.samples import DataSource, SourceRows, load_samples, located_all
+from orchestrator.dataset.signs import beating
 from orchestrator.dataset.source import DataSpec, spec_of
 from orchestrator.dataset.spool import Spool
 from orchestrator.dataset.stats import summarise
@@ -52,7 +53,7 @@ def prepare(
     tell: Callable[[str], None],
     beat: Callable[[], None] = lambda: None,
 ) -> Cached:
-    """Token rows of the data, made once per host and memory-mapped; `beat` is told while files are read.
+    """Token rows of the data, made once per host and memory-mapped; `beat` is told meanwhile.
 
     Raises:
         UserError: what is wrong with the data or the tokenizer.
@@ -64,7 +65,7 @@ def prepare(
     with reading(folder):
         digests = digests_of(files, beat)
         key = content_key(files, tokenizer, _asked(spec, located, options), digests)
-        return prepare_once(folder, key, lambda: build(spec, tokenizer, options, folder), tell, digests, beat)
+        return prepare_once(folder, key, lambda: build(spec, tokenizer, options, folder, beat), tell, digests, beat)
 
 
 def _asked(spec: DataSpec, located: Sequence[Located], options: TokenOptions) -> dict[str, Any]:
@@ -80,16 +81,21 @@ def _asked(spec: DataSpec, located: Sequence[Located], options: TokenOptions) ->
 
 
 def build(
-    data: DataSource | DataSpec, tokenizer: PreTrainedTokenizerBase, options: TokenOptions, folder: Path | None = None
+    data: DataSource | DataSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    options: TokenOptions,
+    folder: Path | None = None,
+    beat: Callable[[], None] = lambda: None,
 ) -> Built:
-    """Read, tokenise and pack, without the cache; rows that are many wait in files in `folder`."""
+    """Read, tokenise and pack, without the cache; rows that are many wait in files in `folder`. `beat` is told."""
     spec = spec_of(data)
-    samples = load_samples(spec)
+    samples = load_samples(spec, beat)
+    work = _Work(tokenizer=tokenizer, options=options, folder=folder, beat=beat)
     notes = list(samples.notes)
     made: dict[str, list[_Made]] = {}
     collector = Collector()
     for name in ("train", "eval"):
-        parts, empty = _made_of(name, samples.parts, tokenizer, options, folder, collector)
+        parts, empty = _made_of(name, samples.parts, work, collector)
         if parts:
             made[name] = parts
         if name == "eval" and parts:  # the others can be evaluated
@@ -104,10 +110,12 @@ def build(
         notes += _loss_notes(name, ones, options.seq_len)
     formats = [one.tokenised.chat for parts in made.values() for one in parts if one.tokenised.chat]
     return Built(
-        sides={name: _side(parts) for name, parts in made.items()},
+        sides={name: _side(parts, beat) for name, parts in made.items()},
         notes=tuple(dict.fromkeys(notes)),
         chat_template=next((chat.template for chat in formats if chat.is_new), None),
-        parts={name: tuple(map(_part_rows, parts)) for name, parts in made.items()} if spec.is_mixture else {},
+        parts={name: tuple(_part_rows(part, beat) for part in parts) for name, parts in made.items()}
+        if spec.is_mixture
+        else {},
     )
 
 
@@ -120,13 +128,18 @@ class _Made:
     rows: Sequence[Example]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What each part is made with."""
+
+    tokenizer: PreTrainedTokenizerBase
+    options: TokenOptions
+    folder: Path | None
+    beat: Callable[[], None]
+
+
 def _made_of(
-    name: str,
-    parts: Sequence[SourceRows],
-    tokenizer: PreTrainedTokenizerBase,
-    options: TokenOptions,
-    folder: Path | None,
-    collector: Collector,
+    name: str, parts: Sequence[SourceRows], work: _Work, collector: Collector
 ) -> tuple[list[_Made], list[tuple[str, NothingLeftError]]]:
     """Rows of one side by source, and sources of which no row is left; `collector` takes what else is wrong."""
     made, empty = [], []
@@ -135,15 +148,15 @@ def _made_of(
         if not chosen:
             continue
         try:
-            one = _tokenised(chosen, tokenizer, options, _scratch(folder, f"{name}-{at}"))
+            one = _tokenised(chosen, work, _scratch(work.folder, f"{name}-{at}"))
         except NothingLeftError as error:
             empty.append((part.name, error))
             continue
         except (DataError, DataErrors) as error:
             collector.extend(error) if isinstance(error, DataErrors) else collector.add(error)
             continue
-        packs = options.packing and name == "train"
-        rows = _packed(one, options.seq_len, _scratch(folder, f"{name}-{at}-packed")) if packs else one.examples
+        packs = work.options.packing and name == "train"
+        rows = _packed(one, work, _scratch(work.folder, f"{name}-{at}-packed")) if packs else one.examples
         made.append(_Made(part=part, tokenised=one, rows=rows))
     return made, empty
 
@@ -154,36 +167,36 @@ def _scratch(folder: Path | None, name: str) -> Path | None:
 
 def _tokenised(
     samples: Any,  # noqa: ANN401 - a sequence of samples
-    tokenizer: PreTrainedTokenizerBase,
-    options: TokenOptions,
+    work: _Work,
     scratch: Path | None,
 ) -> Tokenised:
     return tokenise(
         samples,
-        tokenizer,
-        seq_len=options.seq_len,
-        assistant_only=options.assistant_only,
+        work.tokenizer,
+        seq_len=work.options.seq_len,
+        assistant_only=work.options.assistant_only,
         spool=Spool(scratch),
+        beat=work.beat,
     )
 
 
-def _packed(made: Tokenised, seq_len: int, scratch: Path | None) -> Sequence[Example]:
+def _packed(made: Tokenised, work: _Work, scratch: Path | None) -> Sequence[Example]:
     spool = Spool(scratch)
-    for row in pack_windows(made.examples, seq_len):
+    for row in beating(pack_windows(made.examples, work.options.seq_len), work.beat):
         spool.append(row)
     return spool.rows()
 
 
-def _side(parts: Sequence[_Made]) -> Side:
+def _side(parts: Sequence[_Made], beat: Callable[[], None]) -> Side:
     rows, documents = (Joined([each.rows for each in parts]), Joined([each.tokenised.examples for each in parts]))
     truncated, dropped, lost = (
         sum(getattr(each.tokenised, name) for each in parts) for name in ("num_truncated", "num_dropped", "labels_lost")
     )
-    return Side(examples=rows, stats=summarise(documents, len(rows), truncated, dropped, lost))
+    return Side(examples=rows, stats=summarise(documents, len(rows), truncated, dropped, lost, beat))
 
 
-def _part_rows(made: _Made) -> PartRows:
-    stats = summarise(made.tokenised.examples, len(made.rows), 0, 0)
+def _part_rows(made: _Made, beat: Callable[[], None]) -> PartRows:
+    stats = summarise(made.tokenised.examples, len(made.rows), 0, 0, beat=beat)
     return PartRows(
         name=made.part.name,
         rows=len(made.rows),

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from orchestrator.dataset.signs import beating
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from orchestrator.dataset.examples import Example
 
@@ -43,16 +45,23 @@ class Stats:
 
 
 def summarise(
-    documents: Sequence[Example], num_packed_rows: int, num_truncated: int, num_dropped: int, labels_lost: int = 0
+    documents: Sequence[Example],
+    num_packed_rows: int,
+    num_truncated: int,
+    num_dropped: int,
+    labels_lost: int = 0,
+    beat: Callable[[], None] = lambda: None,
 ) -> Stats:
-    """Statistics of at least one document."""
-    lengths = np.fromiter((len(document) for document in documents), dtype=np.int64, count=len(documents))
+    """Statistics of at least one document; `beat` is told meanwhile."""
+    lengths = np.fromiter(
+        (len(document) for document in beating(documents, beat)), dtype=np.int64, count=len(documents)
+    )
     p50, p90, p99 = np.percentile(lengths, (50, 90, 99), method="inverted_cdf")
     return Stats(
         rows=len(documents),
         packed_rows=num_packed_rows,
         tokens=int(lengths.sum()),
-        label_tokens=sum(document.num_label_tokens for document in documents),
+        label_tokens=sum(document.num_label_tokens for document in beating(documents, beat)),
         length_max=int(lengths.max()),
         length_mean=float(lengths.mean()),
         length_p50=int(p50),

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.dataset.chat import ChatFormat, Source, adds_bos, choose_format
 from orchestrator.dataset.errors import Collector, DataError, NothingLeftError
 from orchestrator.dataset.examples import IGNORED, Example, make_example
+from orchestrator.dataset.signs import beating
 from orchestrator.dataset.spans import marked_tokens, prefix_spans, prompt_chars, render
+from orchestrator.dataset.special import special_tokens
 from orchestrator.dataset.spool import Spool
 from orchestrator.errors import Problem, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
@@ -101,12 +103,13 @@ def tokenise(
     seq_len: int,
     assistant_only: bool = True,
     spool: Spool | None = None,
+    beat: Callable[[], None] = lambda: None,
 ) -> Tokenised:
     """Token rows of at most `seq_len` tokens, the start kept.
 
     With `assistant_only` the loss is on assistant turns and their end-of-turn token, or on the
     completion and EOS of a plain prompt and completion; otherwise on every token. `spool` takes the rows; without one
-    they are kept in memory.
+    they are kept in memory. `beat` is told meanwhile.
 
     Raises:
         NothingLeftError: no row is left.
@@ -117,7 +120,8 @@ def tokenise(
     check_tokenizer(tokenizer)
     encoder = encoder_of(samples, tokenizer, assistant_only=assistant_only)
     chat = encoder.chat
-    examples, num_truncated, labels_lost = _encode_all(samples, encoder, seq_len, Spool() if spool is None else spool)
+    spool = Spool() if spool is None else spool
+    examples, num_truncated, labels_lost = _encode_all(samples, encoder, seq_len, spool, beat)
     notes = (chat.notes if chat else ()) + _stop_notes(examples, tokenizer, seq_len)
     return Tokenised(
         examples=examples,
@@ -141,12 +145,12 @@ def encoder_of(samples: Iterable[Sample], tokenizer: PreTrainedTokenizerBase, *,
 
 
 def _encode_all(
-    samples: Sequence[Sample], encoder: Encoder, seq_len: int, spool: Spool
+    samples: Sequence[Sample], encoder: Encoder, seq_len: int, spool: Spool, beat: Callable[[], None]
 ) -> tuple[Sequence[Example], int, int]:
     """(rows with something to learn, number of rows cut, tokens with loss that were cut off)."""
     collector = Collector()
     num_kept, num_truncated, labels_lost = 0, 0, 0
-    for sample in samples:
+    for sample in beating(samples, beat):
         try:
             ids, labels = encoder.encode(sample)
         except DataError as error:
@@ -197,7 +201,7 @@ def _nothing_left(samples: Sequence[Sample], seq_len: int) -> NothingLeftError:
 
 def _stop_notes(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, seq_len: int) -> tuple[str, ...]:
     """A warning when no learned turn ends in a special token: the model could not stop."""
-    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    special = special_tokens(tokenizer)
     whole = [example for example in examples[:32] if len(example) < seq_len]
     # The end-of-turn token may be followed by a line break or two.
     learned = [example.labels[example.labels != IGNORED][-3:] for example in whole]

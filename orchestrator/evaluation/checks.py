@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from orchestrator.evaluation.bounded import TooLongError, found, found_at_once
+from orchestrator.evaluation.scripts import as_words
+
 KEYS: Final = ("keywords", "must_match", "must_not")
 
 
@@ -22,6 +25,8 @@ class Checks:
         keywords: words or phrases that must occur, in any case.
         must_match: regular expressions that must be found.
         must_not: regular expressions that must not be found.
+
+    Of a long answer the beginning is searched, for two seconds of computing at most (`bounded`).
     """
 
     keywords: tuple[str, ...] = ()
@@ -46,24 +51,29 @@ class Checks:
 
     def found_keywords(self, answer: str) -> float:
         """Share of the keywords that occur as whole words, from 0 to 1."""
-        found = [re.search(_as_words(word), answer, re.IGNORECASE) is not None for word in self.keywords]
-        return sum(found) / len(found) if found else 1.0
+        hits = [found_at_once(as_words(word), answer, re.IGNORECASE) for word in self.keywords]
+        return sum(hits) / len(hits) if hits else 1.0
 
     def holds(self, answer: str) -> bool:
-        """Whether the answer keeps every rule."""
-        return (
-            self.found_keywords(answer) == 1.0
-            and all(re.search(pattern, answer) for pattern in self.must_match)
-            and not any(re.search(pattern, answer) for pattern in self.must_not)
-        )
+        """Whether the answer keeps every rule; one that takes too long to look for counts as broken."""
+        try:
+            return (
+                self.found_keywords(answer) == 1.0
+                and all(found(pattern, answer) for pattern in self.must_match)
+                and not any(found(pattern, answer) for pattern in self.must_not)
+            )
+        except TooLongError:
+            return False
 
 
 def pattern_problem(pattern: str) -> str:
-    """Say why a text is no regular expression; empty where it is one."""
+    """Say why a text is no regular expression that can be used; empty where it is one."""
     try:
         re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, ValueError) as error:  # too large a repetition; flags that exclude each other
         return str(error)
+    except RecursionError:
+        return "it is nested too deeply"
     return ""
 
 
@@ -98,10 +108,3 @@ def _patterns(key: str, value: object) -> tuple[str, ...]:
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return tuple(item for item in value if item)
     raise CheckError(f"{key} is {value!r}, not a regular expression or a list of them")
-
-
-def _as_words(phrase: str) -> str:
-    """A pattern for the phrase on its own: `in` is not found in `string`. Ends that are no letters need no edge."""
-    before = r"(?<!\w)" if re.match(r"\w", phrase) else ""
-    after = r"(?!\w)" if re.search(r"\w\Z", phrase) else ""
-    return before + re.escape(phrase) + after

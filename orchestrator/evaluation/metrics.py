@@ -10,18 +10,18 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Final
 
 from orchestrator.evaluation.checks import Checks
 from orchestrator.evaluation.refusals import is_refusal
+from orchestrator.evaluation.scripts import bleu_tokenizer, pieces, words
 
 AUTO: Final = "auto"
 _ROUGE: Final = ("rouge1", "rouge2", "rougeL")
 _ARTICLES: Final = re.compile(r"\b(?:a|an|the)\b")
-_WORD: Final = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +79,16 @@ def chosen(names: Iterable[str]) -> tuple[Metric, ...]:
     return tuple(metric for metric in METRICS if AUTO in wanted or metric.name.lower() in wanted)
 
 
-def score(answers: Sequence[Answer], metrics: Iterable[Metric], refusals: Sequence[str] = ()) -> dict[str, float]:
+def score(
+    answers: Sequence[Answer],
+    metrics: Iterable[Metric],
+    refusals: Sequence[str] = (),
+    beat: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
     """Each metric over the answers that come with what it needs; one that no answer can be measured by is left out.
 
-    The mean over answers, but for BLEU and chrF, which are of the whole corpus.
+    The mean over answers, but for BLEU and chrF, which are of the whole corpus. `beat` is told before each answer: a
+    user's pattern may take two seconds.
     """
     found: dict[str, float] = {}
     for metric in metrics:
@@ -92,14 +98,24 @@ def score(answers: Sequence[Answer], metrics: Iterable[Metric], refusals: Sequen
         if metric.name in {"bleu", "chrf"}:
             found[metric.name] = _corpus(metric.name, own)
         else:
-            each = _one(metric.name, refusals)
-            found[metric.name] = math.fsum(each(answer) for answer in own) / len(own)
+            found[metric.name] = math.fsum(_beaten(own, _one(metric.name, refusals), beat)) / len(own)
     return found
 
 
-def score_each(answer: Answer, metrics: Iterable[Metric], refusals: Sequence[str] = ()) -> dict[str, float]:
+def _beaten(answers: Iterable[Answer], each: Callable[[Answer], float], beat: Callable[[], None]) -> Iterator[float]:
+    for answer in answers:
+        beat()
+        yield each(answer)
+
+
+def score_each(
+    answer: Answer,
+    metrics: Iterable[Metric],
+    refusals: Sequence[str] = (),
+    beat: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
     """The metrics of a single answer, without those of a corpus."""
-    return score([answer], (metric for metric in metrics if metric.percent), refusals)
+    return score([answer], (metric for metric in metrics if metric.percent), refusals, beat)
 
 
 def perplexity(loss: float) -> float:
@@ -134,8 +150,12 @@ def exact_match(prediction: str, reference: str) -> float:
 
 
 def token_f1(prediction: str, reference: str) -> float:
-    """Harmonic mean of precision and recall of the normalised words, as bags; 1 for two empty texts."""
-    one, other = normalised(prediction).split(), normalised(reference).split()
+    """Harmonic mean of precision and recall of the normalised words, as bags; 1 for two empty texts.
+
+    Of scripts without spaces every character counts as a word, as in the evaluation of CMRC (Cui et al. 2019, arXiv
+    1810.07366).
+    """
+    one, other = pieces(normalised(prediction)), pieces(normalised(reference))
     if not one or not other:
         return float(one == other)
     shared = sum((Counter(one) & Counter(other)).values())
@@ -171,14 +191,14 @@ class _Words:
     """Words for ROUGE: the library's own for ASCII text, and those of other scripts, which it would drop."""
 
     def tokenize(self, text: str) -> list[str]:
-        return _WORD.findall(text.lower())
+        return words(text.lower())
 
 
 def _corpus(name: str, answers: Sequence[Answer]) -> float:
-    """BLEU (13a tokens) or chrF2 of the corpus, from 0 to 100."""
+    """BLEU (13a tokens; others where the references have no spaces) or chrF2 of the corpus, from 0 to 100."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
-    scorer: Any = BLEU() if name == "bleu" else CHRF()
-    predictions = [answer.prediction for answer in answers]
-    return float(scorer.corpus_score(predictions, [[answer.reference or "" for answer in answers]]).score)
+    predictions, references = [answer.prediction for answer in answers], [answer.reference or "" for answer in answers]
+    scorer: Any = BLEU(tokenize=bleu_tokenizer(references)) if name == "bleu" else CHRF()
+    return float(scorer.corpus_score(predictions, [references]).score)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
+
+from orchestrator.evaluation.bounded import TooLongError, found
 
 # A refusal says so at once; later apologies are mostly part of an answer.
 LOOKED_AT_CHARACTERS: Final = 240
@@ -70,17 +71,18 @@ def is_refusal(answer: str, more: Iterable[str] = ()) -> bool:
 
     Args:
         answer: as generated; typographic apostrophes count as plain ones.
-        more: the user's regular expressions.
+        more: the user's regular expressions; one that takes too long to look for is not found.
     """
     head = answer[:LOOKED_AT_CHARACTERS].replace("\u2019", "'")
-    return any(pattern.search(head) is not None for pattern in _compiled(tuple(more)))
+    # Each by itself: flags at the head, names and numbers of groups hold within one expression alone.
+    return any(_is_found(pattern, head) for pattern in (*(refusal.pattern for refusal in REFUSALS), *more))
 
 
-@lru_cache(maxsize=8)
-def _compiled(more: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    """Each by itself: flags at the head, names and numbers of groups hold within one expression alone."""
-    patterns = (*(refusal.pattern for refusal in REFUSALS), *more)
-    return tuple(re.compile(pattern, re.IGNORECASE | re.DOTALL) for pattern in patterns)
+def _is_found(pattern: str, head: str) -> bool:
+    try:
+        return found(pattern, head, re.IGNORECASE | re.DOTALL)
+    except TooLongError:
+        return False
 
 
 def read_patterns(text: str) -> tuple[str, ...]:

@@ -182,10 +182,13 @@ def _data(source: Source, facts: Facts) -> Iterator[str]:
     yield f"`{facts.data_name}`: {workload.rows:,} rows to train on{held}."
     yield ""
     for file in facts.files:
-        yield f"- `{file.name}`, SHA-256 `{file.sha256}`"
+        yield f"- `{file.name}`, SHA-256 `{file.sha256}`" + (f" ({file.since})" if file.since else "")
     for side, body in (facts.manifest.get("files") or {}).items():
         if isinstance(body, dict):
             yield f"- tokenised {side} rows ({body.get('rows')}), SHA-256 `{body.get('sha256')}`"
+    if facts.files and facts.are_files_of_now:
+        yield ""
+        yield "Checksums of files are as of the export: the run did not keep those of what it read."
 
 
 def _again(facts: Facts) -> Iterator[str]:

@@ -44,10 +44,17 @@ _MOST_FILES: Final = 8  # of a source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A file that the run trained on, as it is now."""
+    """A file of the data.
+
+    Attributes:
+        name: without its folder.
+        sha256: of what the run read; of the file as it is now, where the run did not keep that.
+        since: what became of the file after the run had read it; empty where it is the same.
+    """
 
     name: str
     sha256: str
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +66,8 @@ class Facts:
         base_name: what to call it.
         licence: of the base, as its own card says; empty where it says none.
         data_name: of the data.
-        files: of it that are still there.
+        files: of it.
+        are_files_of_now: their checksums are of the export, as the run did not keep any.
         manifest: of the tokenised rows.
         scores: of the last evaluation, by name.
         versions: of the packages here and now.
@@ -71,6 +79,7 @@ class Facts:
     licence: str
     data_name: str
     files: tuple[DataFile, ...]
+    are_files_of_now: bool
     manifest: Mapping[str, Any]
     scores: Mapping[str, float]
     versions: Mapping[str, str]
@@ -83,13 +92,16 @@ def gather(source: Source) -> Facts:
     packages = versions()
     found = {"trainmaster": packages["trainmaster"], "python": packages["python"], **packages["packages"]}
     after = source.summary.get("eval_after")
+    manifest = read_json(source.run_dir / "data" / "manifest.json") or {}
+    kept = _kept_files(source.asked, manifest.get("sources"))
     return Facts(
         base_id=base_id,
         base_name=base_id or Path(source.model.rstrip("/")).name,
         licence=_licence(source.base),
         data_name=", ".join(name for name, _ in _sources(source.asked)),
-        files=_files(source.asked),
-        manifest=read_json(source.run_dir / "data" / "manifest.json") or {},
+        files=kept or _files(source.asked),
+        are_files_of_now=not kept,
+        manifest=manifest,
         scores=_numbers(after if isinstance(after, dict) else {}),
         versions={name: str(version) for name, version in found.items() if version},
         command=_command(source.asked, base_id),
@@ -123,9 +135,42 @@ def _sources(asked: RunConfig) -> list[tuple[str, str]]:
     return [(source.name or _short(source.path), source.path) for source in asked.data.sources]
 
 
+def _kept_files(asked: RunConfig, digests: object) -> tuple[DataFile, ...]:
+    """The files that the run read, by the checksums that it kept of them; none where it kept none."""
+    known = digests if isinstance(digests, Mapping) else {}
+    by_source: dict[str, list[DataFile]] = {}
+    for path, digest in known.items():
+        own = by_source.setdefault(_source_of(asked, Path(path)), [])
+        if len(own) < _MOST_FILES:
+            name = _file_name(asked, _source_of(asked, Path(path)), Path(path))
+            own.append(DataFile(name=name, sha256=str(digest), since=_since(Path(path), str(digest))))
+    return tuple(file for own in by_source.values() for file in own)
+
+
+def _source_of(asked: RunConfig, file: Path) -> str:
+    """Name of the source that a file is of; empty where the data has no sources with names."""
+    for source, (name, _) in zip(asked.data.sources, _sources(asked), strict=False):
+        roots = [Path(each) for each in (source.path, source.eval_path) if each]
+        if any(root == file or root in file.parents for root in roots):
+            return name
+    return ""
+
+
+def _since(file: Path, digest: str) -> str:
+    try:
+        return "" if _sha256(file) == digest else "the file has changed since"
+    except OSError:
+        return "the file is not there any more"
+
+
+def _file_name(asked: RunConfig, source: str, file: Path) -> str:
+    return file.name if not source or file.name == source or not asked.data.sources else f"{source}: {file.name}"
+
+
 def _files(asked: RunConfig) -> tuple[DataFile, ...]:
+    """The files as they are now, as far as they are there."""
     return tuple(
-        DataFile(name=file.name if file.name == name or not asked.data.sources else f"{name}: {file.name}", sha256=told)
+        DataFile(name=_file_name(asked, name, file), sha256=told)
         for name, path in _sources(asked)
         for file, told in _checksums(path)
     )

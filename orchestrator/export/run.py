@@ -13,6 +13,7 @@ from typing import Any, Final
 from orchestrator.config import Dtype, ExportFormat, ExportOnto, RunConfig
 from orchestrator.errors import Problem, UserError
 from orchestrator.export import serving
+from orchestrator.export.adapter_files import CONFIG, WEIGHTS, check_finite, read_adapter_config
 from orchestrator.export.card import Written, card
 from orchestrator.export.facts import Facts, gather
 from orchestrator.export.folder import check_room, new_folder, refuse_existing, size_of
@@ -23,13 +24,12 @@ from orchestrator.workload.files import read_config, read_header, read_headers
 from orchestrator.workload.quantised import prequantised
 
 SCHEMA: Final = 1
-WEIGHTS: Final = "adapter_model.safetensors"
-CONFIG: Final = "adapter_config.json"
 _PART: Final = ".adapter"  # an adapter that is only needed on the way
 _DTYPES: Final = {"F16": "fp16", "BF16": "bf16", "F32": "fp32"}
 _BYTES: Final = {"fp16": 2, "bf16": 2, "fp32": 4}
 _OF_ADAPTER: Final = frozenset({WEIGHTS, CONFIG, "README.md"})
 _OF_BASE: Final = ("generation_config.json", "*.py", "LICENSE*", "NOTICE*", "USE_POLICY*")
+_NOT_OF_MERGED: Final = frozenset({"torch_dtype", "quantization_config", "_name_or_path"})
 _GIB: Final = 2**30
 _MARGIN_BYTES: Final = 2**24  # tokenizer, card, index
 
@@ -51,11 +51,13 @@ def export(config: RunConfig, say: Callable[[str], None]) -> Exported:
     """Write what the configuration asks for.
 
     Raises:
-        UserError: no such run or state, a target that exists, no room, or an adapter that cannot be merged.
+        UserError: no such run or state, a target that exists, no room, or an adapter that cannot be merged or used.
     """
     source = open_source(config)
     target = target_of(config, source)
     refuse_existing(target)
+    if source.adapter is not None:
+        check_finite(source.adapter)
     merges = config.export.format is ExportFormat.merged
     onto = onto_of(config, source.asked)
     dtype = _dtype(config, source)
@@ -123,7 +125,7 @@ def _needed_bytes(source: Source, dtype: str, *, merges: bool) -> int:
 def _asked(config: RunConfig, source: Source, folder: Path, dtype: str, onto: ExportOnto) -> dict[str, Any]:
     """Return what the worker is told."""
     if source.adapter is not None and config.export.format is ExportFormat.merged:
-        _check_mergeable(json.loads((source.adapter / CONFIG).read_text(encoding="utf-8")))
+        _check_mergeable(read_adapter_config(source.adapter))
     return {
         "plan": str(source.run_dir / "plan.json"),
         "base": str(source.base or ""),
@@ -155,7 +157,7 @@ def _finish(
     onto: ExportOnto,
 ) -> dict[str, Any]:
     """Add what is not a weight, and return what is told of the result."""
-    own = json.loads((adapter / CONFIG).read_text(encoding="utf-8"))
+    own = read_adapter_config(adapter)
     tensors = {name: (info.dtype, info.shape) for name, info in read_header(adapter / WEIGHTS).items()}
     merges = config.export.format is ExportFormat.merged
     served = (serving.vllm(own, tensors, _architecture(source)), serving.sglang(own))
@@ -229,19 +231,39 @@ def _add_model_files(folder: Path, base: Path, adapter: Path, done: Mapping[str,
         for path in base.glob(pattern):
             if path.is_file():
                 shutil.copyfile(path, folder / path.name)
-    body = dict(read_config(base))
-    for key in ("torch_dtype", "quantization_config", "_name_or_path"):
-        body.pop(key, None)
-    body["dtype"] = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[str(done["dtype"])]
-    if done.get("is_untied"):
-        body["tie_word_embeddings"] = False
+    dtype = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[str(done["dtype"])]
+    body = model_config(read_config(base), dtype, is_untied=bool(done.get("is_untied")))
     (folder / "config.json").write_text(json.dumps(body, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def model_config(of_base: Mapping[str, Any], dtype: str, *, is_untied: bool) -> dict[str, Any]:
+    """Return `config.json` of a merged model; what a composite one says in its parts is changed there, too."""
+    return _part_config(of_base, dtype, is_untied=is_untied) | {
+        "dtype": dtype,
+        **({"tie_word_embeddings": False} if is_untied else {}),
+    }
+
+
+def _part_config(part: Mapping[str, Any], dtype: str, *, is_untied: bool) -> dict[str, Any]:
+    body = {
+        key: _part_config(value, dtype, is_untied=is_untied)
+        if key.endswith("_config") and isinstance(value, Mapping)
+        else value
+        for key, value in part.items()
+        if key not in _NOT_OF_MERGED
+    }
+    if part.get("dtype") is not None or part.get("torch_dtype") is not None:
+        body["dtype"] = dtype
+    # A part that does not say it may be tied by the default of its class.
+    if is_untied and not {"tie_word_embeddings", "vocab_size"}.isdisjoint(part):
+        body["tie_word_embeddings"] = False
+    return body
 
 
 def _exported(source: Source, target: Path, told: dict[str, Any], done: Mapping[str, Any]) -> Exported:
     files = [{"name": path.name, "bytes": path.stat().st_size} for path in sorted(target.iterdir())]
     lines = told.pop("lines")
-    notes = [str(note) for note in done.get("notes", ())]
+    notes = [*source.notes, *map(str, done.get("notes", ()))]
     body = {
         "schema": SCHEMA,
         "run_dir": str(source.run_dir),

@@ -13,6 +13,7 @@ from orchestrator.config import ExportFormat, ExportOnto, RunConfig
 from orchestrator.config_rules_export import BEST, NEWEST
 from orchestrator.dataset.disk import expanded
 from orchestrator.errors import Problem, UserError
+from orchestrator.export.adapter_files import CONFIG, WEIGHTS, check_adapter
 from orchestrator.planner.plan import Plan, loads
 from orchestrator.run_dir import folder_of, read_json
 from orchestrator.runs import run_folder
@@ -20,7 +21,7 @@ from orchestrator.workload.files import hub_cache_dir, resolve
 
 ADAPTER = "adapter"
 _NONE = "none"  # stands for a model that was not given
-_WEIGHTS = ("adapter_model.safetensors", "adapter_config.json")
+_FILES = (WEIGHTS, CONFIG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Source:
         model: hub id or path of the base, as the user gave it.
         losses: held-out loss by step.
         summary: that the run left; empty without one.
+        notes: what a reader should know of the choice.
     """
 
     run_dir: Path
@@ -48,6 +50,7 @@ class Source:
     model: str
     losses: dict[int, float]
     summary: dict[str, object]
+    notes: tuple[str, ...] = ()
 
 
 def open_source(config: RunConfig) -> Source:
@@ -70,7 +73,7 @@ def open_source(config: RunConfig) -> Source:
         for record in _records(path / "metrics.jsonl")
         if isinstance(record.get("eval_loss"), int | float) and isinstance(record.get("step"), int)
     }
-    adapter, checkpoints = _state(path, config.export.checkpoint, summary, losses)
+    adapter, checkpoints, notes = _state(path, config.export.checkpoint, summary, losses)
     model = config.model.path if config.model.path != _NONE else asked.model.path
     base = _base(model, asked.model.revision)
     needs_base = config.export.format is ExportFormat.merged or adapter is None
@@ -87,6 +90,7 @@ def open_source(config: RunConfig) -> Source:
         model=model,
         losses=losses,
         summary=summary,
+        notes=notes,
     )
 
 
@@ -109,30 +113,68 @@ def _base(model: str, revision: str) -> Path | None:
 
 def _state(
     path: Path, word: str, summary: dict[str, object], losses: dict[int, float]
-) -> tuple[Path | None, tuple[Path, ...]]:
-    """Choose the finished adapter, or checkpoints in the order in which they are tried."""
+) -> tuple[Path | None, tuple[Path, ...], tuple[str, ...]]:
+    """Choose the finished adapter, or checkpoints in the order in which they are tried; and say what was passed over.
+
+    An adapter with a damaged file counts as none where there are checkpoints.
+    """
     steps = {
         int(folder.name.removeprefix("step-")): folder
         for folder in (path / "checkpoints").glob("step-*")
         if folder.name.removeprefix("step-").isdecimal()
     }
     adapter = path / ADAPTER
-    has_adapter = all((adapter / name).is_file() for name in _WEIGHTS)
+    damage = _damage(adapter)
+    try:
+        adapter_or_none = adapter if damage is None and all((adapter / name).is_file() for name in _FILES) else None
+        chosen = _choose(path, word, adapter_or_none, steps, summary, losses)
+    except UserError as error:
+        if damage is not None and word in {NEWEST, BEST}:
+            raise damage from error
+        raise
+    told = () if damage is None or word not in {NEWEST, BEST} else (_passed_over(damage),)
+    return *chosen, told
+
+
+def _damage(adapter: Path) -> UserError | None:
+    """What is wrong with the files of the finished adapter; None where they are whole, or where one is missing."""
+    if not all((adapter / name).is_file() for name in _FILES):
+        return None
+    try:
+        check_adapter(adapter)
+    except UserError as error:
+        return error
+    return None
+
+
+def _passed_over(damage: UserError) -> str:
+    one = damage.problems[0]
+    return f"the finished adapter was passed over: {one.where}: {one.found}"
+
+
+def _choose(
+    path: Path,
+    word: str,
+    adapter: Path | None,
+    steps: dict[int, Path],
+    summary: dict[str, object],
+    losses: dict[int, float],
+) -> tuple[Path | None, tuple[Path, ...]]:
     is_done = summary.get("status") == "done"
     last = summary.get("steps")
     if word == NEWEST:
-        if has_adapter and (is_done or not steps):
+        if adapter and (is_done or not steps):
             return adapter, ()
         found = tuple(steps[step] for step in sorted(steps, reverse=True))
     elif word == BEST:
-        kept = {*steps, *([int(last)] if has_adapter and is_done and isinstance(last, int) else [])}
+        kept = {*steps, *([int(last)] if adapter and is_done and isinstance(last, int) else [])}
         ranked = sorted((loss, -step) for step, loss in losses.items() if step in kept)
         if not ranked:
             raise _nothing(
                 path, "no kept state has a held-out loss", "Train with eval.every and checkpoint.every alike."
             )
         best = -ranked[0][1]
-        if best == last and has_adapter and is_done:
+        if best == last and adapter and is_done:
             return adapter, ()
         found = (steps[best],)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from orchestrator.faults import marks
 from orchestrator.run_dir import read_json
 
 _COMMAND_SECONDS: Final = 60.0
+_ASK_SECONDS: Final = 1.0  # between two questions whether the job runs
 _AWAY: Final = ("DOWN", "DRAIN", "FAIL")
 
 
@@ -22,22 +24,28 @@ class Scheduler:
         """Take which fault, and the run whose job it is for."""
         self._config, self._fault, self._run_dir = config, fault, run_dir
         self._is_done = False
+        self._next_seconds = 0.0
         self._node = ""
 
     def look(self) -> None:
-        """Do it if the step has come."""
+        """Do it if the step has come, and the job runs: one that waits has no node yet."""
         job = (read_json(self._run_dir / "launch" / "submitted.json") or {}).get("job")
         step = newest_step(self._run_dir) + 1
-        if self._is_done or job is None or step < self._config.step:
+        if self._is_done or job is None or step < self._config.step or time.monotonic() < self._next_seconds:
             return
-        self._is_done = True
+        self._next_seconds = time.monotonic() + _ASK_SECONDS
         try:
-            nodes = _run("scontrol", "show", "hostnames", _field(str(job), "NodeList")).split()
+            shown = _run("scontrol", "show", "job", "-o", str(job))
+            if _named(shown, "JobState") != "RUNNING":
+                return
+            self._is_done = True
+            nodes = _run("scontrol", "show", "hostnames", _named(shown, "NodeList")).split()
             self._node = nodes[min(self._config.rank or 0, len(nodes) - 1)]
             told = {"fault": self._fault.value, "step": step, "steps_done": step - 1, "node": self._node}
             marks.tell(self._run_dir, "fault_injected", **told)
             self._act()
         except (OSError, subprocess.SubprocessError, LookupError) as error:
+            self._is_done = True
             why = str(getattr(error, "stderr", None) or error).strip()
             marks.tell(self._run_dir, "fault_refused", fault=self._fault.value, step=step, why=why)
 
@@ -67,10 +75,6 @@ class Scheduler:
 
 def _state(node: str) -> str:
     return _named(_run("scontrol", "show", "node", "-o", node), "State")
-
-
-def _field(job: str, name: str) -> str:
-    return _named(_run("scontrol", "show", "job", "-o", job), name)
 
 
 def _named(told: str, name: str) -> str:

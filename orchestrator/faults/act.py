@@ -66,6 +66,18 @@ def kill_self() -> NoReturn:
     raise AssertionError("SIGKILL was survived")
 
 
+def launcher_pid() -> int:
+    """Return the process that started this rank, where that is a launcher of the run.
+
+    Raises:
+        Refused: it is whatever has started the run itself, or somebody's shell.
+    """
+    own, parent = os.environ.get(RUN_MARK), psutil.Process().parent()
+    if not own or parent is None or _mark_of(parent) != own:
+        raise Refused("this rank was not started by a launcher of the run")
+    return int(parent.pid)
+
+
 def supervisor_pid() -> int:
     """Return the process that launched the run: the parent of the outermost process that carries the run's mark.
 

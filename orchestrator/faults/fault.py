@@ -223,12 +223,15 @@ def why_not(fault: Fault, config: RunConfig, facts: Facts) -> str:
     by_slurm = kind.who is Who.scheduler
     missing = {"sbatch", "scontrol"} - facts.commands
     links = {Fault.slow_link, Fault.cut_link}
+    launchers = {Fault.kill_launcher, Fault.stop_launcher}
     obstacles = {
         "needs launch=slurm": by_slurm and not is_slurm,
         f"needs SLURM: no {' and '.join(sorted(missing))} here": by_slurm and bool(missing),
         "needs faults.partition: one whose jobs preempt this one": fault is Fault.slurm_preempt
         and not config.faults.partition,
         "with launch=slurm only the scheduler's own faults are tried": is_slurm and not by_slurm,
+        "needs a launcher between the run and its ranks: launch=torchrun or launch=deepspeed": fault in launchers
+        and config.launch.backend is Backend.local,
         "needs monitor.enabled=true": kind.who is Who.readings and not facts.is_monitored,
         "needs a small file system of its own, and `unshare` may not make one here": fault is Fault.disk_full
         and not facts.can_mount,

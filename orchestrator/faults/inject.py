@@ -108,6 +108,8 @@ class Injector:
         """Find out whether a fault can be done before it is told of."""
         if self._config.name is Fault.kill_supervisor:
             act.supervisor_pid()
+        elif self._config.name in {Fault.kill_launcher, Fault.stop_launcher}:
+            act.launcher_pid()
         elif self._config.name is Fault.disk_full:
             act.check_small(self._run_dir / "checkpoints")
         elif self._config.name in {Fault.slow_link, Fault.cut_link}:
@@ -120,9 +122,9 @@ class Injector:
             case Fault.stop_rank:
                 act.stop_self()
             case Fault.kill_launcher:
-                os.kill(os.getppid(), signal.SIGKILL)
+                os.kill(act.launcher_pid(), signal.SIGKILL)
             case Fault.stop_launcher:
-                os.kill(os.getppid(), signal.SIGSTOP)
+                os.kill(act.launcher_pid(), signal.SIGSTOP)
             case Fault.kill_supervisor:
                 os.kill(act.supervisor_pid(), signal.SIGKILL)
             case Fault.hang:

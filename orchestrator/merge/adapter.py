@@ -12,6 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from orchestrator.config import RunConfig
 from orchestrator.errors import Problem, UserError
+from orchestrator.export.adapter_files import WEIGHTS
+from orchestrator.merge.finite import checked
 from orchestrator.merge.layers import empty_out
 from orchestrator.run_dir import read_json
 from orchestrator.train.adapter_ranks import ranks_of, saved_ranks, set_ranks
@@ -22,8 +24,6 @@ from orchestrator.train.model import trainable
 from orchestrator.train.rows import load_tokenizer
 from orchestrator.weights.checkpoint import open_checkpoint
 from orchestrator.weights.skeleton import BaseSource, empty_model
-
-WEIGHTS = "adapter_model.safetensors"
 
 
 def newest_whole(folders: list[Path]) -> tuple[Checkpoint, list[str]]:
@@ -49,12 +49,15 @@ def write_from_checkpoint(
     """Write adapter and tokenizer of a checkpoint.
 
     Raises:
-        UserError: its adapters are not those of the configuration, or need the base that they were made with.
+        UserError: its adapters are not those of the configuration, need the base that they were made with, or hold
+            values that are no finite numbers.
     """
     if config.adapter.init.value in {"pissa", "loftq"}:
         found = f"adapter.init={config.adapter.init.value} changed the base, which a checkpoint does not hold"
         remedy = "Let the run finish: its adapter is written relative to the base as it is stored."
         raise UserError(Problem(where="export.checkpoint", found=found, remedy=remedy))
+    for name, value in checkpoint.parameters.items():
+        _check(name, value, value.dtype)
     base, _, _ = empty_model(source, open_checkpoint(source.folder))
     empty_out(base)
     model = add_adapters(base, config.adapter, config.seed, 1)
@@ -81,16 +84,24 @@ def _fit_ranks(model: PeftModel, checkpoint: Checkpoint) -> None:
         set_ranks(model, ranks)
 
 
+def _check(name: str, value: torch.Tensor, dtype: torch.dtype) -> None:
+    for _ in checked(name, (value,), dtype):
+        pass
+
+
 def cast(source: Path, target: Path, dtype: torch.dtype) -> None:
     """Write an adapter's folder again with its tensors in another type.
 
     Raises:
         OSError: the disk refuses.
+        UserError: values that are no finite numbers, or that the type cannot hold.
     """
     target.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
         if path.is_file() and path.name != WEIGHTS and source != target:
             shutil.copyfile(path, target / path.name)
     tensors: dict[str, Any] = load_file(source / WEIGHTS)
+    for name, value in tensors.items():
+        _check(name, value, dtype)
     made = {name: value.to(dtype) if value.is_floating_point() else value for name, value in tensors.items()}
     save_file(made, target / WEIGHTS, metadata={"format": "pt"})

@@ -11,12 +11,11 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from orchestrator.errors import Problem, UserError
 from orchestrator.merge.base import Base
+from orchestrator.merge.finite import FLOATS, checked
 from orchestrator.merge.layers import AdaptedLayers
 from orchestrator.merge.shards import PORTION, Out, cut, write_shards
 from orchestrator.weights.checkpoint import StoredTensor
 from orchestrator.weights.jobs import STORED_TYPES, Job
-
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +130,7 @@ class Merge:
     def _fill(self, out: Out) -> Iterator[torch.Tensor]:
         recipe = self._recipes[out.name]
         if recipe.stored is not None:
-            yield from self._copied(recipe.stored)
+            yield from checked(out.name, self._copied(recipe.stored), out.dtype, copies=True)
             return
         if recipe.job is None:
             raise RuntimeError(f"nothing makes {out.name}")
@@ -140,9 +139,7 @@ class Merge:
         )
         if tuple(values.shape) != out.shape:
             raise RuntimeError(f"{out.name} became {tuple(values.shape)} instead of {out.shape}")
-        if out.dtype == torch.float16:
-            _check_range(out.name, values)
-        yield values
+        yield from checked(out.name, (values,), out.dtype)
 
     def _copied(self, stored: StoredTensor) -> Iterator[torch.Tensor]:
         dtype = STORED_TYPES[stored.dtype]
@@ -181,11 +178,4 @@ def _tied_with(tied: Mapping[str, str], name: str) -> list[str]:
 def _written(stored: StoredTensor, loaded: torch.dtype) -> torch.dtype:
     """Type in which a tensor is written: as transformers would load it, unless it holds no real numbers."""
     own = STORED_TYPES[stored.dtype]
-    return loaded if own in _FLOATS and loaded in _FLOATS else own
-
-
-def _check_range(name: str, values: torch.Tensor) -> None:
-    top = torch.finfo(torch.float16).max
-    if float(values.abs().max() if values.numel() else 0.0) > top:
-        found = f"{name} holds values beyond {top:.0f}, which fp16 cannot hold"
-        raise UserError(Problem(where="export.dtype", found=found, remedy="Use export.dtype=bf16."))
+    return loaded if own in FLOATS and loaded in FLOATS else own

@@ -79,13 +79,14 @@ def _work(request: dict[str, Any]) -> dict[str, Any]:
 def _merge(request: dict[str, Any], config: Any, precision: str, source: Any, adapter: Path) -> dict[str, Any]:  # noqa: ANN401
     from dataclasses import asdict
 
+    from orchestrator.export.adapter_files import read_adapter_config
     from orchestrator.export.serving import mergeable
     from orchestrator.merge.base import Base
     from orchestrator.merge.layers import AdaptedLayers
     from orchestrator.merge.run import Merge
     from orchestrator.merge.trained import trained_of
 
-    reasons = list(mergeable(json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))))
+    reasons = list(mergeable(read_adapter_config(adapter)))
     if reasons:
         found = f"the adapter cannot be merged: {'; '.join(reasons)}"
         raise UserError(Problem(where="export.format=merged", found=found, remedy="Use export.format=peft."))

@@ -11,12 +11,16 @@ import json
 import os
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from launch.home import home
+from launch.spec import ATTEMPT_MARK
+
 FOLDER: Final = "beats"
-_LINE_BYTES: Final = 256  # one write of a size that never changes: a reader sees the old line or the new one
+_LINE_BYTES: Final = 512  # one write of a size that never changes: a reader sees the old line or the new one
 DUMP_SIGNAL: Final = signal.SIGUSR2
 ENDED: Final = "ended"
 
@@ -28,10 +32,12 @@ class Beat:
     Attributes:
         attempt: of the run.
         pid, host: where the process is.
+        home: of the process, within which its number means something; empty in a beat of an older version.
         phase: `starting`, `loading`, `evaluating`, `training`, `saving`, `finishing` or `ended`.
         step, micro: optimizer steps done, and micro-steps since.
         count: of beats; progress is that it changes.
         time: wall clock of the rank, for people; hosts' clocks differ.
+        code: with which a rank that failed by itself ends, told right before; None for others.
     """
 
     attempt: int
@@ -43,6 +49,13 @@ class Beat:
     micro: int = 0
     count: int = 0
     time: float = 0.0
+    home: str = ""
+    code: int | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether a process of its number, looked up here, is the one that beat."""
+        return self.home == home() if self.home else self.host == os.uname().nodename
 
 
 def beat_path(run_dir: Path, rank: int) -> Path:
@@ -65,7 +78,8 @@ class Heart:
         them for half a minute.
         """
         self._is_shared, self._sent_at = is_shared, 0.0
-        self._beat = Beat(attempt=attempt, rank=rank, pid=os.getpid(), host=os.uname().nodename, phase="starting")
+        host = os.uname().nodename
+        self._beat = Beat(attempt=attempt, rank=rank, pid=os.getpid(), host=host, home=home(), phase="starting")
         self._file = -1
         try:
             path = beat_path(run_dir, rank)
@@ -105,11 +119,21 @@ class Heart:
             line = json.dumps(asdict(self._beat), separators=(",", ":"))
             try:
                 os.pwrite(self._file, line.encode()[: _LINE_BYTES - 1].ljust(_LINE_BYTES - 1) + b"\n", 0)
-                if self._is_shared and (last.phase != self._beat.phase or time.monotonic() - self._sent_at >= 1):
+                is_new = last.phase != self._beat.phase or self._beat.code is not None
+                if self._is_shared and (is_new or time.monotonic() - self._sent_at >= 1):
                     os.fdatasync(self._file)
                     self._sent_at = time.monotonic()
             except OSError:
                 return  # the disk is full: checkpoints will say so
+
+    def fail(self, code: int) -> int:
+        """Say that this rank now ends by itself, and with which exit code; returns the code.
+
+        Its launcher tells it only when all other ranks have ended, which may be never.
+        """
+        self._beat = replace(self._beat, code=code)
+        self.beat()
+        return code
 
 
 def read_beats(run_dir: Path, attempt: int) -> tuple[Beat, ...]:
@@ -126,6 +150,12 @@ def read_beats(run_dir: Path, attempt: int) -> tuple[Beat, ...]:
     return tuple(sorted(found, key=lambda beat: beat.rank))
 
 
-def attempt_of(run_dir: Path) -> int:
-    """Number of the attempt that runs, as the plans in the folder tell it."""
+def attempt_of(run_dir: Path, environ: Mapping[str, str] = os.environ) -> int:
+    """Number of the attempt that runs, as the launching side tells it; for ranks started by hand, as the plans do.
+
+    Another host may not see the newest plan yet: NFS shows a folder as it was some seconds ago.
+    """
+    told = environ.get(ATTEMPT_MARK, "")
+    if told.isdecimal() and int(told) > 0:
+        return int(told)
     return max(1, len(list(run_dir.glob("plan.[0-9]*.json"))))

@@ -29,6 +29,7 @@ class BeatWatch:
     Attributes:
         hang: that was found.
         gone: rank whose process vanished.
+        code: its exit code, where it has failed by itself and said so; None where something ended it.
         detected_at: wall clock of either.
     """
 
@@ -45,6 +46,7 @@ class BeatWatch:
         self._ended_since: float | None = None
         self.hang: Finding | None = None
         self.gone: int | None = None
+        self.code: int | None = None
         self.detected_at: float | None = None
 
     def look(self) -> str | None:
@@ -55,7 +57,7 @@ class BeatWatch:
         self._next_seconds = now + _LOOK_SECONDS
         self._beats = read_beats(self._run_dir, self._attempt)
         if gone := self._missing(self._beats, now):
-            self.gone, self.detected_at = gone.rank, time.time()
+            self.gone, self.code, self.detected_at = gone.rank, gone.code, time.time()
             return f"the process of rank {gone.rank} is gone"
         if self._is_left_behind(now):
             self._say("all ranks have ended and what started them has not (is it stopped?): ending it")
@@ -82,20 +84,21 @@ class BeatWatch:
         return "" if last is None else last.phase
 
     def _missing(self, beats: tuple[Beat, ...], now: float) -> Beat | None:
-        """A rank here whose process is gone in the middle of the work, while its launcher has not noticed."""
-        here = os.uname().nodename
-        for beat in beats:
-            if beat.host != here or beat.phase == ENDED or _lives(beat.pid):
-                self._gone_since.pop(beat.rank, None)
-            elif now - self._gone_since.setdefault(beat.rank, now) > _GONE_SECONDS:
-                return beat
-        return None
+        """A rank here whose process is gone in the middle of the work, while its launcher goes on.
+
+        It has not noticed, or waits for the other ranks, which wait for the one that is gone. Where several are gone,
+        the one that others were lost by: one that was ended comes first, then the one that failed first.
+        """
+        gone = [beat for beat in beats if beat.is_here and beat.phase != ENDED and not _lives(beat.pid)]
+        self._gone_since = {beat.rank: self._gone_since.get(beat.rank, now) for beat in gone}
+        if not any(now - since > _GONE_SECONDS for since in self._gone_since.values()):
+            return None
+        return min(gone, key=lambda beat: (beat.code is not None, beat.time))
 
     def _is_left_behind(self, now: float) -> bool:
         """Whether all ranks ended, those of this host to their last thread, and their launcher lives on for long."""
-        here = os.uname().nodename
         ended = len(self._beats) >= self._facts.world_size and all(
-            beat.phase == ENDED and (beat.host != here or not _is_rank(beat)) for beat in self._beats
+            beat.phase == ENDED and not (beat.is_here and _is_rank(beat)) for beat in self._beats
         )
         if not ended:
             self._ended_since = None
@@ -104,8 +107,7 @@ class BeatWatch:
         return now - self._ended_since > _LEFT_SECONDS
 
     def _dump(self, beats: tuple[Beat, ...]) -> None:
-        here = os.uname().nodename
-        asked = [beat for beat in beats if beat.host == here and _is_rank(beat)]
+        asked = [beat for beat in beats if beat.is_here and _is_rank(beat)]
         for beat in asked:
             with suppress(OSError):
                 os.kill(beat.pid, DUMP_SIGNAL)
@@ -147,7 +149,7 @@ def _is_rank(beat: Beat) -> bool:
 
 
 def _is_stopped(beat: Beat) -> bool:
-    if beat.host != os.uname().nodename:
+    if not beat.is_here:
         return False
     try:
         return psutil.Process(beat.pid).status() == psutil.STATUS_STOPPED

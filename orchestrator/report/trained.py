@@ -73,14 +73,20 @@ class TrainTrial:
             "steps": found.get("steps"),
             "step_seconds": measured.get("step_seconds"),
             "tokens_per_second": measured.get("tokens_per_second"),
-            "peak_bytes": _peak(measured.get("memory") or {}),
+            "peak_bytes": peak_of(measured.get("memory")),
         }
 
 
-def _peak(memory: Mapping[str, Mapping[str, float | None]]) -> float | None:
-    """The most bytes of any phase on the fullest device; on a CPU, of the host."""
+def peak_of(memory: object) -> float | None:
+    """The most bytes of any phase on the fullest device; on a CPU, of the host. None where nothing was measured.
+
+    Args:
+        memory: of the `measured` of a summary: phases by name, as the file has them.
+    """
+    phases = [phase for phase in memory.values() if isinstance(phase, Mapping)] if isinstance(memory, Mapping) else []
     for key in ("device_bytes", "host_bytes"):
-        most = max((phase.get(key) or 0 for phase in memory.values()), default=0)
+        found = [phase.get(key) for phase in phases]
+        most = max((one for one in found if isinstance(one, int | float) and math.isfinite(one)), default=0)
         if most:
             return most
     return None

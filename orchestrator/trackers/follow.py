@@ -1,8 +1,9 @@
 """Passes a run on to trackers: `python -m orchestrator.trackers.follow RUN_DIR wandb mlflow`, a process of its own.
 
 Rank 0 starts it and holds its standard input; when that is closed, by the end of the rank or with the rank itself, what
-is left is passed on and the trackers' runs are ended. It imports no torch. Whatever a tracker raises is one warning:
-that tracker ends, and the run goes on. `RUN_DIR/trackers.json` keeps under which ids, and how far.
+is left is passed on and the trackers' runs are ended. Nobody else ends this process, so it has a bound of its own. It
+imports no torch. Whatever a tracker raises is one warning: that tracker ends, and the run goes on.
+`RUN_DIR/trackers.json` keeps under which ids, and how far.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -28,7 +30,8 @@ from orchestrator.trackers.tracker_lines import Lines
 
 FILE: Final = "trackers.json"
 _EVERY_SECONDS: Final = 2.0
-_LOCK_SECONDS: Final = 60.0  # for the process of the attempt before, which may still be sending
+_LEFT_SECONDS: Final = 100.0  # after the end of its input; a rank that is still there ends it a little earlier
+_LOCK_SECONDS: Final = 110.0  # for the process of the attempt before, which may still be sending
 _NICE: Final = 10
 
 
@@ -164,11 +167,19 @@ def _alone(run_dir: Path) -> Iterator[None]:
         yield
 
 
+def _end_late() -> None:
+    """End this process some time after its input, whatever a library waits for: a killed rank can end nothing."""
+    select.select([sys.stdin], [], [])
+    time.sleep(_LEFT_SECONDS)
+    os._exit(1)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Follow a run; the terminal's Ctrl-C is for the launcher."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICE)
+    threading.Thread(target=_end_late, daemon=True, name="bound").start()
     run_dir, *names = arguments
     # What libraries print goes to the log; rank 0 reads our own lines alone.
     with contextlib.redirect_stdout(sys.stderr), _alone(Path(run_dir)):

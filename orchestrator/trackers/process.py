@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+from launch.spec import HOST_MARK, LATE_MARK, RUN_MARK
 
 MODULE: Final = "orchestrator.trackers.follow"
 _SAID_SECONDS: Final = 3.0
@@ -24,6 +26,12 @@ def log_path(run_dir: Path) -> Path:
 def names_of(report_to: Sequence[str]) -> tuple[str, ...]:
     """The trackers that are asked for, each once."""
     return tuple(dict.fromkeys(name for name in report_to if name != "none"))
+
+
+def _environment(ours: Mapping[str, str]) -> dict[str, str]:
+    """Without the marks of a rank: what ends the ranks shall leave it the time to say how the run ended."""
+    kept = {name: value for name, value in ours.items() if name not in {RUN_MARK, HOST_MARK}}
+    return {**kept, LATE_MARK: "1", "PYTHONSAFEPATH": "1"}
 
 
 class TrackerProcess:
@@ -49,8 +57,7 @@ class TrackerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "PYTHONSAFEPATH": "1"},
-                # What ends the ranks shall leave it the time to say how the run ended.
+                env=_environment(os.environ),
                 start_new_session=True,
             )
         self._reader = threading.Thread(target=self._read, daemon=True, name="trackers")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,10 +19,12 @@ from orchestrator.dataset.examples import IGNORED, Example
 from orchestrator.dataset.questions import Question
 from orchestrator.dataset.samples import load_samples
 from orchestrator.dataset.spans import render
+from orchestrator.dataset.special import special_tokens
 from orchestrator.errors import UserError
 from orchestrator.eval_inputs import questions_of, refusals_of
 from orchestrator.evaluation.metrics import Answer, chosen, score, score_each
 from orchestrator.evaluation.samples import samples_page
+from orchestrator.evaluation.scripts import bleu_tokenizer
 from orchestrator.train.generate import Decoding, Generated, Tokens, answer_batch, generate
 from orchestrator.train.groups import MetricsGroup
 from orchestrator.train.run_files import append_json_line, keep_steps_until, read_json_lines, sparing_full_disk
@@ -62,7 +65,7 @@ class Answers:
             settings: of this rank.
             group: of all ranks.
             tokenizer: with the chat template of the run.
-            seq_len: most tokens of a question.
+            seq_len: most tokens of a question, and of a row.
             rows: token rows, which tell how a turn ends: held out, or learned from where none are.
             beat: told while the questions are read, which may take minutes.
         """
@@ -70,6 +73,7 @@ class Answers:
         self._seq_len, self._rows, self._beat = seq_len, rows, beat
         self._asked: tuple[Asked, ...] | None = None
         self._refusals: tuple[str, ...] = ()
+        self._told: set[str] = set()
         self.too_long = 0
 
     @property
@@ -113,7 +117,7 @@ class Answers:
             batch=config.batch or min(settings.micro),
             max_new_tokens=config.max_new_tokens,
             temperature=config.temperature,
-            stops=stop_tokens(tokenizer, model, self._rows),
+            stops=stop_tokens(tokenizer, model, self._rows, self._seq_len),
             pad=tokenizer.pad_token_id,
             max_positions=int(getattr(inner, "max_position_embeddings", 0) or 0),
             seed=self._config.seed,
@@ -144,25 +148,43 @@ class Answers:
         if not self._settings.is_main:
             return {}
         answers = [self._answer(each.question, one) for each, one in zip(asked, made, strict=True)]
-        self._keep(step, asked, made, answers)
+        scoring = partial(beat, len(asked))
+        self._keep(step, asked, made, answers, scoring)
         found: dict[str, float] = {}
         for prefix, is_own in (("eval_", False), ("prompts_", True)):
             places = [at for at, each in enumerate(asked) if each.question.is_own is is_own]
             if not places:
                 continue
-            scores = score([answers[at] for at in places], chosen(self._config.eval.metrics), self._refusals)
+            own, metrics = [answers[at] for at in places], chosen(self._config.eval.metrics)
+            scores = score(own, metrics, self._refusals, scoring)
+            if "bleu" in scores:
+                self._tell_tokens("prompts" if is_own else "held-out rows", own)
             found |= {f"{prefix}{name}": value for name, value in scores.items()}
             found[f"{prefix}answers"] = len(places)
             found[f"{prefix}answer_tokens"] = sum(len(made[at].tokens) for at in places) / len(places)
             found[f"{prefix}ended"] = sum(made[at].ended for at in places) / len(places)
         return {**found, "answer_seconds": time.perf_counter() - began}
 
+    def _tell_tokens(self, what: str, answers: Sequence[Answer]) -> None:
+        """Say once which tokens BLEU counts, where it is not words."""
+        name = bleu_tokenizer(answer.reference for answer in answers if answer.reference is not None)
+        if name != "13a" and what not in self._told:
+            self._told.add(what)
+            print(f"BLEU of {what} counts characters (sacrebleu's tokenizer {name})", flush=True)
+
     def _answer(self, question: Question, made: Generated) -> Answer:
         tokenizer: Any = self._tokenizer
         text: str = tokenizer.decode(list(made.tokens), skip_special_tokens=True)
         return Answer(prediction=text.strip(), reference=question.reference, checks=question.checks)
 
-    def _keep(self, step: int, asked: Sequence[Asked], made: Sequence[Generated], answers: Sequence[Answer]) -> None:
+    def _keep(
+        self,
+        step: int,
+        asked: Sequence[Asked],
+        made: Sequence[Generated],
+        answers: Sequence[Answer],
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
         path = self._settings.run_dir / SAMPLES
         if any(record.get("step") == step for record in read_json_lines(path)):
             with sparing_full_disk(path):
@@ -182,7 +204,7 @@ class Answers:
                 "reference": answer.reference,
                 "tokens": len(one.tokens),
                 "ended": one.ended,
-                "scores": score_each(answer, metrics, self._refusals),
+                "scores": score_each(answer, metrics, self._refusals, beat),
             }
             append_json_line(path, record)
         with sparing_full_disk(path.with_name(PAGE)):
@@ -220,13 +242,32 @@ def question_tokens(question: Question, tokenizer: transformers.PreTrainedTokeni
     return tuple(untyped(text, add_special_tokens=False)["input_ids"])
 
 
-def stop_tokens(tokenizer: Any, model: nn.Module, rows: Sequence[Example]) -> Tokens:  # noqa: ANN401 - untyped
-    """What ends an answer: EOS, what the model's own settings name, and the special token that ends learned turns."""
+def stop_tokens(
+    tokenizer: Any,  # noqa: ANN401 - untyped
+    model: nn.Module,
+    rows: Sequence[Example],
+    seq_len: int,
+) -> Tokens:
+    """What ends an answer: EOS, what the model's own settings name, and the special token that ends learned turns.
+
+    A document of `seq_len` tokens may have been cut, and tells nothing of how turns end.
+    """
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     found = {tokenizer.eos_token_id, *(own if isinstance(own, (list, tuple)) else [own])}
-    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    special = special_tokens(tokenizer)
     looked_at = min(len(rows), _ROWS_LOOKED_AT)
     for row in (rows[at * len(rows) // looked_at] for at in range(looked_at)):  # of each source of a mixture
-        learned = row.labels[row.labels != IGNORED][-_TAIL:].tolist()
-        found.update([token for token in learned if token in special][-1:])
+        if row.seq_lengths[-1] < seq_len:
+            learned = row.labels[row.labels != IGNORED][-_TAIL:].tolist()
+            found.add(_last_word(tokenizer, learned, special))
     return tuple(sorted(int(token) for token in found if token is not None))
+
+
+def _last_word(tokenizer: Any, learned: Sequence[int], special: frozenset[int]) -> int | None:  # noqa: ANN401 - untyped
+    """The special token that comes last, with nothing but white space behind it."""
+    for token in reversed(learned):
+        if token in special:
+            return token
+        if tokenizer.decode([token]).strip():
+            return None
+    return None

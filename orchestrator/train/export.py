@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from orchestrator.errors import Problem, UserError
 from orchestrator.train.adapter_init import Initial
 from orchestrator.train.as_lora import store_as_lora
+from orchestrator.train.checkpoint_files import sync
 from orchestrator.train.difference import store_difference
 
 
@@ -23,7 +24,9 @@ def save_adapter(
     folder: Path,
     initial: Initial | None = None,
 ) -> None:
-    """Write adapter and tokenizer under a temporary name and rename it.
+    """Write adapter and tokenizer under a temporary name, bring them to the disk, and rename the folder.
+
+    An adapter that was there is moved away first, and removed once the new one is in its place.
 
     Args:
         model: for the adapter's configuration.
@@ -43,8 +46,8 @@ def save_adapter(
         if initial is not None:
             store_difference(temporary, initial)
         tokenizer.save_pretrained(str(temporary))
-        shutil.rmtree(folder, ignore_errors=True)
-        temporary.rename(folder)
+        _sync_all(temporary)
+        _replace(folder, temporary)
     except Exception as error:
         # safetensors has an error type of its own for a full disk, hence no narrower clause
         shutil.rmtree(temporary, ignore_errors=True)
@@ -55,3 +58,25 @@ def save_adapter(
                 remedy="Free space, then run again with resume=true: the last checkpoint is whole.",
             )
         ) from error
+
+
+def _sync_all(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        sync(path)
+    sync(folder)
+
+
+def _replace(folder: Path, made: Path) -> None:
+    """Give `made` the name of a folder, which is back in its place where that fails."""
+    old = folder.with_name(f".{folder.name}.old")
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+    try:
+        made.rename(folder)
+    except OSError:
+        if old.exists():
+            old.rename(folder)
+        raise
+    sync(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)

@@ -8,7 +8,8 @@ batch of a round has for answers is that of all its batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from orchestrator.train.settings import TrainSettings
 from orchestrator.train.trainer import autocast
 
 Tokens = tuple[int, ...]
+_SETTINGS = "generation_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +141,7 @@ def answer_batch(
         ids[row, width - len(prompt) :] = torch.tensor(prompt)
         mask[row, width - len(prompt) :] = 1
     generator: Any = model
-    with torch.no_grad(), autocast(settings):
+    with torch.no_grad(), autocast(settings), bare_defaults(model):
         out = generator.generate(
             input_ids=ids.to(settings.device),
             attention_mask=mask.to(settings.device),
@@ -150,6 +152,23 @@ def answer_batch(
     return [_cut(row, decoding.stops) for row in out[:, width:].tolist()]
 
 
+@contextmanager
+def bare_defaults(model: nn.Module) -> Iterator[None]:
+    """Leave the model without generation settings of its own: the library takes from them what was not asked for.
+
+    They are afterwards as before. PEFT hands them from one module to the other, so all that hold any are emptied.
+    """
+    holders = [each for each in model.modules() if isinstance(vars(each).get(_SETTINGS), GenerationConfig)]
+    before = [(each, getattr(each, _SETTINGS)) for each in holders]
+    try:
+        for each in holders:
+            setattr(each, _SETTINGS, GenerationConfig())
+        yield
+    finally:
+        for each, settings in before:
+            setattr(each, _SETTINGS, settings)
+
+
 def _new_tokens(width: int, decoding: Decoding) -> int:
     """Tokens of an answer, at least one, for which there are positions behind prompts of this width."""
     room = decoding.max_positions - width if decoding.max_positions else decoding.max_new_tokens
@@ -157,7 +176,7 @@ def _new_tokens(width: int, decoding: Decoding) -> int:
 
 
 def _generation(decoding: Decoding, new_tokens: int) -> GenerationConfig:
-    """Everything is said that the model's own defaults would otherwise decide."""
+    """All that decides; the model's own settings are out of reach meanwhile (`bare_defaults`)."""
     draws = {"do_sample": True, "temperature": decoding.temperature, "top_k": 0, "top_p": 1.0}
     return GenerationConfig(
         max_new_tokens=new_tokens,

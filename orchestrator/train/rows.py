@@ -91,7 +91,7 @@ def prepare_rows(
     tokenizer: PreTrainedTokenizerBase,
     beat: Callable[[], None] = lambda: None,
 ) -> Cached:
-    """Tokenise once per host (the others wait for it) and map the rows; `beat` is told while files are read."""
+    """Tokenise once per host (the others wait for it) and map the rows; `beat` is told meanwhile."""
     options = TokenOptions(
         seq_len=seq_len, assistant_only=config.data.assistant_only, packing=bool(config.data.packing)
     )

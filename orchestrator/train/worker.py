@@ -125,6 +125,10 @@ def _told_of_memory(error: Exception, heart: Heart | None, arguments: list[str])
     return True
 
 
+def _failed(code: int, heart: Heart | None) -> int:
+    return code if heart is None else heart.fail(code)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run this rank to its end; torchrun turns any other code than 0 into a failed run."""
     die_with_parent()
@@ -147,18 +151,18 @@ def main(arguments: list[str] | None = None) -> int:
         heart.beat(ENDED)
     except UserError as error:
         if _told_of_memory(error, heart, arguments):  # a library's failure that was taken for a damaged file
-            return 1
+            return _failed(1, heart)
         report(error)
-        return int(ExitCode.BAD_INPUT)
+        return _failed(int(ExitCode.BAD_INPUT), heart)
     except Exception as error:  # noqa: BLE001 - whatever it is, the log must hold it
         _told_of_memory(error, heart, arguments)
         if type(error).__name__ == "DistNetworkError":  # torch is imported late
             report(UserError(_meeting_problem(error)))
-            return int(ExitCode.BAD_INPUT)
+            return _failed(int(ExitCode.BAD_INPUT), heart)
         # The other ranks wait in a collective: the traceback must be out before they are ended.
         traceback.print_exc()
         sys.stderr.flush()
-        return 1
+        return _failed(1, heart)
     return 0
 
 

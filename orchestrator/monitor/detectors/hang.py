@@ -22,6 +22,7 @@ __all__ = ["Seen", "State", "update"]
 _KEPT: Final = 16
 _KNOWN: Final = 2  # measured times before they are believed
 _TRAINING: Final = "training"
+_ENDED: Final = "ended"
 _MISSING: Final = BeatReading(rank=-1, phase="starting", count=-1)
 
 
@@ -68,11 +69,12 @@ def update(
         ranks[rank] = Seen(beat=beat) if last is None else _next(last, beat, passed)
     limits = {rank: _limit(ranks, seen, facts) for rank, seen in ranks.items()}
     late = [rank for rank, seen in ranks.items() if seen.silent_seconds > limits[rank]]
-    late = [rank for rank in late if not _is_excused(rank, late, ranks, limits)]
+    at_work = {rank: seen for rank, seen in ranks.items() if seen.beat.phase != _ENDED}  # nobody waits for the others
+    late = [rank for rank in late if not _is_excused(rank, late, at_work, limits)]
     after = State(ranks=tuple(ranks.items()), looked=now_seconds, is_raised=bool(late))
     if not late or state.is_raised:
         return after, ()
-    return after, (_finding(late, ranks, limits, now_seconds),)
+    return after, (_finding(late, at_work, limits, now_seconds),)
 
 
 def _next(last: Seen, beat: BeatReading, passed: float) -> Seen:
@@ -101,7 +103,7 @@ def _limit(ranks: dict[int, Seen], seen: Seen, facts: Facts) -> float:
         "evaluating": patience.evaluating,
         "saving": patience.saving,
         "finishing": patience.finishing,
-        "ended": math.inf,
+        _ENDED: math.inf,
     }
     if seen.beat.phase in fixed:
         return fixed[seen.beat.phase]

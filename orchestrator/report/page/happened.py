@@ -3,31 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
+from orchestrator.report.page.document import stacked
 from orchestrator.report.page.html import Markup, element, scrolling, table
 from orchestrator.report.page.record import Record
-from orchestrator.report.page.told import Told
+from orchestrator.report.page.told import MOST_MARKS, Told
 from orchestrator.report.page.words import DASH, count, moment
+
+_MOST_NUMBERED: Final = 1000  # of which half are the first and half the last
+_MOST_OTHERS: Final = 400  # a long run leaves thousands of checkpoints
 
 
 def faults_section(told: Sequence[Told]) -> Markup:
-    """A table of what happened; charts repeat its numbers."""
+    """A table of what happened; charts repeat its numbers. Where rows are left out the page says how many."""
     numbered = [one for one in told if one.number]
     others = [one for one in told if not one.number]
-    lead = (
-        "Nothing went wrong."
-        if not numbered
-        else f"Numbers are those of the marks in the charts above; times are UTC, from {moment(numbered[0].time)} on."
-    )
     return element(
         "div",
-        element("p", lead),
-        _table(numbered, "faults and reactions") if numbered else None,
-        element(
-            "details", element("summary", f"Checkpoints and other events ({len(others)})"), _table(others, "others")
-        )
-        if others
-        else None,
+        element("p", _lead(numbered)),
+        _numbered(numbered) if numbered else None,
+        _others(others) if others else None,
+    )
+
+
+def _lead(numbered: Sequence[Told]) -> str:
+    if not numbered:
+        return "Nothing went wrong."
+    first = f" (the first {MOST_MARKS} are marked)" if len(numbered) > MOST_MARKS else ""
+    return (
+        f"Numbers are those of the marks in the charts above{first}; times are UTC, from {moment(numbered[0].time)} on."
+    )
+
+
+def _numbered(told: Sequence[Told]) -> Markup:
+    left_out = len(told) - _MOST_NUMBERED
+    if left_out <= 0:
+        return _table(told, "faults and reactions")
+    half = _MOST_NUMBERED // 2
+    text = f"Numbers {half + 1:,} to {half + left_out:,} are left out; events.jsonl has them."
+    return stacked(element("p", text), _table((*told[:half], *told[-half:]), "faults and reactions"))
+
+
+def _others(others: Sequence[Told]) -> Markup:
+    left_out = len(others) - _MOST_OTHERS
+    return element(
+        "details",
+        element("summary", f"Checkpoints and other events ({len(others):,})"),
+        element("p", f"The first {left_out:,} are left out; events.jsonl has them.") if left_out > 0 else None,
+        _table(others[-_MOST_OTHERS:], "others"),
     )
 
 

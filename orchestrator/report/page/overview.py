@@ -95,7 +95,8 @@ def _space(record: Record) -> str:
     if not pairs or pairs[0].measured is None:
         return ""
     found = pairs[0]
-    return f"Memory of the fullest rank peaked at {size(found.measured)} while training, {compared(found.deviation)}."
+    words = compared(found.deviation)
+    return f"Memory of the fullest rank peaked at {size(found.measured)} while training{f', {words}' if words else ''}."
 
 
 def _luck(record: Record, told: tuple[Told, ...]) -> str:

@@ -39,8 +39,9 @@ def read_run(folder: Path, status: str, log: Path | None, command: str = "") -> 
     notes: list[str] = []
     body = read_json(folder / "plan.json") or {}
     plan = _plan(body, notes)
-    metrics, events = read_lines(folder / "metrics.jsonl"), read_lines(folder / "events.jsonl")
-    for name, lines in (("metrics.jsonl", metrics), ("events.jsonl", events)):
+    files = ("metrics.jsonl", "events.jsonl", "samples.jsonl")
+    metrics, events, samples = (read_lines(folder / name) for name in files)
+    for name, lines in zip(files, (metrics, events, samples), strict=True):
         if lines.num_broken:
             notes.append(f"{lines.num_broken} lines of {name} are cut or no JSON, and left out.")
     picture, told = _picture(folder, plan, notes)
@@ -61,6 +62,7 @@ def read_run(folder: Path, status: str, log: Path | None, command: str = "") -> 
         losses=tuple(record for record in metrics.records if "loss" in record),
         num_metrics=metrics.num_lines,
         events=events.records,
+        samples=samples.records,
         summary=read_json(folder / "summary.json") or {},
         ranks=ranks,
         devices=devices,

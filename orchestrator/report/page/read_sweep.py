@@ -14,6 +14,7 @@ from orchestrator.report.page.scale import Point, thinned
 from orchestrator.report.page.sweep_record import SweepRecord, Tried, tried
 from orchestrator.report.page.words import inside, listed, number
 from orchestrator.report.sweep import varied_values
+from orchestrator.report.trained import peak_of
 from orchestrator.run_dir import leaves, read_json, saved_config
 
 _FIRST_RESULT: Final = "step_seconds"
@@ -98,7 +99,6 @@ def _under_way(folder: Path) -> tuple[Tried, ...]:
     for path, own in zip(paths, settings, strict=True):
         summary = read_json(path / "summary.json") or {}
         measured = inside(summary, "measured")
-        peaks = [number(inside(measured, "memory", phase, "host_bytes")) or 0.0 for phase in ("load", "train", "save")]
         body = {
             "number": int(path.name),
             "status": summary.get("status") or "not ended",
@@ -107,7 +107,7 @@ def _under_way(folder: Path) -> tuple[Tried, ...]:
             "train_loss": summary.get("train_loss_last"),
             "step_seconds": inside(measured, "step_seconds"),
             "tokens_per_second": inside(measured, "tokens_per_second"),
-            "peak_bytes": max(peaks) or None,
+            "peak_bytes": peak_of(inside(measured, "memory")),
             "reason": summary.get("reason"),
         }
         found.append(tried(body, *_left(folder, path)))

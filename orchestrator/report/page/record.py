@@ -40,6 +40,7 @@ class Record:
         losses: those of them that are of training steps.
         num_metrics: lines of that file.
         events: records of `events.jsonl`.
+        samples: records of `samples.jsonl`.
         summary: `summary.json`; empty before the end.
         ranks, devices, hosts: readings in time order, thinned out.
         picture: SVG of the machine with the route of the gradients; empty where there is none.
@@ -62,6 +63,7 @@ class Record:
     losses: Sequence[Body] = ()
     num_metrics: int = 0
     events: Sequence[Body] = ()
+    samples: Sequence[Body] = ()
     summary: Body = field(default_factory=_empty)
     ranks: tuple[RankReading, ...] = ()
     devices: tuple[DeviceReading, ...] = ()

@@ -13,8 +13,7 @@ from orchestrator.report.page.record import Body, Record
 from orchestrator.report.page.words import listed, number, size, span
 
 INJECTED: Final = "A fault was injected"
-_MOST_MARKS: Final = 40  # on a chart
-_MOST_TOLD: Final = 400
+MOST_MARKS: Final = 40  # on a chart
 _AFTER_AN_END: Final = frozenset({"decided", "replanned", "attempt_started"})  # at the step where the attempt ended
 
 
@@ -127,7 +126,7 @@ def told_events(record: Record) -> tuple[Told, ...]:
                 advice=str(event.get("advice") or ""),
             )
         )
-    return tuple(found[:_MOST_TOLD])
+    return tuple(found)
 
 
 def _is_worth_telling(name: str, event: Body) -> bool:
@@ -153,7 +152,7 @@ def marks_of(told: Sequence[Told]) -> tuple[Mark, ...]:
     """What charts show: numbered events, and checkpoints as small marks where there are few of them."""
     shown = [one for one in told if one.number]
     saved = [one for one in told if one.title == "Checkpoint"]
-    if len(saved) + len(shown) <= _MOST_MARKS:
+    if len(saved) + len(shown) <= MOST_MARKS:
         shown += saved
     return tuple(
         Mark(
@@ -163,7 +162,7 @@ def marks_of(told: Sequence[Told]) -> tuple[Mark, ...]:
             kind=one.kind,
             anchor=one.anchor,
         )
-        for one in shown[:_MOST_MARKS]
+        for one in shown[:MOST_MARKS]
     )
 
 

@@ -193,7 +193,9 @@ def _as_run(command: Command, block: Block) -> str:
     if trains(Command(text=text, line=0)) and not block.words & {"as-written", "dry_run", "plan-only"}:
         given = {word.split("=")[0] for word in (*text.split(), *extra)}
         resumes = "resume" in given and "resume=true" not in text.split()
-        extra += [] if resumes else [f"{key}={value}" for key, value in SHORT.items() if key not in given]
+        # The rows of a mixture are counted by each of its sources.
+        own = {*given, *({"data.max_rows"} if re.search(r" data=\S+\.yaml| data\.sources=", text) else ())}
+        extra += [] if resumes else [f"{key}={value}" for key, value in SHORT.items() if key not in own]
     head, pipe, tail = text.partition(" | ")
     return " ".join([head, *extra]) + pipe + tail
 

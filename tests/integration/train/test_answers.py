@@ -25,9 +25,16 @@ def _evaluations(runs: Any, name: str) -> dict[int, dict[str, Any]]:
     return {record["step"]: record for record in records if "eval_loss" in record}
 
 
-def test_two_ranks_answer_and_train_as_if_they_had_not(runs: Any) -> None:
+@pytest.fixture(scope="module")
+def answered(runs: Any) -> dict[str, Any]:
+    """What a run of two ranks with answers says."""
+    summary: dict[str, Any] = runs.train("answers_with", *COMMON, *ASKED, "engine=ddp")
+    return summary
+
+
+def test_two_ranks_answer_and_train_as_if_they_had_not(runs: Any, answered: dict[str, Any]) -> None:
     runs.train("answers_without", *COMMON, "engine=ddp")
-    summary = runs.train("answers_with", *COMMON, *ASKED, "engine=ddp")
+    summary = answered
     assert runs.losses("answers_with") == runs.losses("answers_without")
     before, after = summary["eval_before"], summary["eval_after"]
     assert before["loss"] == summary["eval_loss_before"]
@@ -50,8 +57,8 @@ def test_two_ranks_answer_and_train_as_if_they_had_not(runs: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("answered")
 def test_a_resumed_run_keeps_earlier_samples(runs: Any) -> None:
-    """Needs the run of the test above."""
     folder = runs.copy_at("answers_with", "answers_resumed", 4)
     resumed = runs.run("train", f"resume={folder}")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr

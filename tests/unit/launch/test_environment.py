@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
 from launch import environment
 from launch.environment import Override
-from launch.spec import RESERVED_NAMES, RUN_MARK, DeviceKind, HostShare, LaunchSpec
+from launch.errors import LaunchError
+from launch.spec import ATTEMPT_MARK, RESERVED_NAMES, RUN_MARK, DeviceKind, HostShare, LaunchSpec
 
 CPU = LaunchSpec(
     module="m",
@@ -31,6 +34,13 @@ def test_gpu_without_ids_leaves_the_choice_to_the_user() -> None:
 
 def test_every_process_carries_the_mark_of_its_run() -> None:
     assert dict(environment.build(CPU))[RUN_MARK] == "/runs/a"
+
+
+def test_the_number_of_the_start_is_told_where_it_is_known() -> None:
+    assert dict(environment.build(replace(CPU, attempt=3)))[ATTEMPT_MARK] == "3"
+    assert ATTEMPT_MARK not in dict(environment.build(CPU))
+    with pytest.raises(LaunchError, match="attempt = -1"):
+        replace(CPU, attempt=-1)
 
 
 def test_the_user_wins_and_is_reported() -> None:

@@ -96,7 +96,7 @@ def test_other_engines_have_no_deepspeed_json() -> None:
 def test_launch_on_gpus() -> None:
     spec = launch_spec(_plan("2x24gb-pcie", devices=2), "/runs/one", "/usr/bin/python3", attempt=2)
     assert (spec.module, spec.args) == ("orchestrator.train.worker", ("/runs/one/plan.json",))
-    assert (spec.world_size, spec.device_kind, spec.name) == (2, DeviceKind.gpu, "run-1-2")
+    assert (spec.world_size, spec.device_kind, spec.name, spec.attempt) == (2, DeviceKind.gpu, "run-1-2", 2)
     assert spec.device_ids == tuple(device.id for device in preset("2x24gb-pcie").gpus)
     assert dict(spec.env) == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     assert spec.master_port is None
@@ -118,6 +118,11 @@ def test_ranks_get_the_levers_that_the_user_has_not_set(backend: Backend) -> Non
         # One host: no adapter and no interface is chosen for it.
         assert {name for name in ranks if name.startswith(("NCCL", "GLOO"))} <= {"NCCL_DEBUG"}
         assert ranks["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+
+
+def test_a_batch_job_numbers_its_starts_by_itself() -> None:
+    plan = _plan("cpu", launch=LaunchConfig(backend=ConfigBackend.slurm))
+    assert launch_spec(plan, "/runs/one", "python", attempt=2).attempt == 0
 
 
 def test_launch_on_cpus() -> None:

@@ -38,6 +38,15 @@ def test_a_run_that_is_done(run_dir: Path, capsys: pytest.CaptureFixture[str]) -
     assert "nothing runs there" in capsys.readouterr().err
 
 
+def test_the_log_is_of_the_ranks_whatever_was_written_later(run_dir: Path) -> None:
+    for at, name in enumerate(("a-b-1.log", "a-b-2.log", "a-b-3-prepare.log", "sbatch.log", "lm_eval.log")):
+        (run_dir / "logs" / name).write_text(name)
+        os.utime(run_dir / "logs" / name, (at, at))
+    assert runs.newest_log(run_dir, None) == run_dir / "logs" / "a-b-2.log"
+    (run_dir / "logs" / "ranks-1.log").write_text("newer")
+    assert runs.newest_log(run_dir, None) == run_dir / "logs" / "ranks-1.log"
+
+
 @pytest.mark.parametrize("verb", ["status", "logs", "cancel"])
 def test_no_run(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb]) == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launch.execute import Outcome
-from orchestrator.blame import culprit, failed, host_of_rank
+from orchestrator.blame import culprit, failed, host_of_rank, last_words
 
 
 def report(*entries: tuple[int, int], root: tuple[int, int]) -> deque[str]:
@@ -49,3 +49,17 @@ def test_the_words_are_those_of_the_failed_rank_on_its_host(tmp_path: Path) -> N
     error = failed("the run", outcome, tail, (2, 1))
     assert "rank 2: the cause" in str(error)
     assert "lost my peer" not in str(error)
+
+
+def test_without_a_report_the_words_are_those_of_the_rank_that_was_seen_to_be_gone(tmp_path: Path) -> None:
+    for host, local in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        folder = tmp_path / f"host{host}" / "a-1_x" / "attempt_0" / str(local)
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text(f"ValueError: row 5 of host {host}, {'ab'[local]}\n")
+    outcome = Outcome(
+        returncode=-9, log_path=str(tmp_path / "a-1.log"), stopped_by_signal=None, leftovers=(), overrides=()
+    )
+    tail = deque(["[10.0.0.2] step 7"])
+    assert "rank 3: ValueError: row 5 of host 1, b" in str(failed("the run", outcome, tail, (2, 2), gone=3))
+    assert last_words(outcome, tail, (2, 2), gone=3) == "rank #: ValueError: row # of host #, b"
+    assert last_words(outcome, tail, (2, 2)) == "[#.#.#.#] step #"

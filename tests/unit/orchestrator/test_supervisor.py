@@ -57,6 +57,16 @@ elif end == "stopped":
 elif end.startswith("say "):
     print(end[4:], flush=True)
     sys.exit(1)
+elif end == "collected":  # a launcher that waits for its other rank
+    rank = os.fork()
+    if rank == 0:
+        Heart(run, 1, attempt).fail(1)
+        os._exit(1)
+    os.waitpid(rank, 0)
+    log = run / "logs" / f"run-{attempt}_x" / "attempt_0" / "1" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(f"ValueError: row {attempt} is odd\\n")
+    time.sleep(300)
 elif end == "silent":
     time.sleep(300)
 elif end.startswith("signal"):
@@ -214,6 +224,17 @@ def test_silence_is_ended_and_goes_on(
     assert time.monotonic() - began < 30
     assert named(tmp_path, "fault_detected")[0]["kind"] == "hang"
     assert "in <module>" in (tmp_path / "run" / "logs" / "stacks-1-0.txt").read_text()
+
+
+def test_an_exception_is_known_again_though_the_launcher_is_ended_before_it_reports(
+    life: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.recovery.watch._GONE_SECONDS", 0.2)
+    with pytest.raises(RunFailed, match="ValueError: row 2 is odd") as caught:
+        life("1:collected", "0:collected")
+    assert "the same error came again" in str(caught.value)
+    assert [event["outcome"] for event in named(tmp_path, "attempt_ended")] == ["raised", "raised"]
+    assert named(tmp_path, "attempt_ended")[0]["evidence"] == "rank 1 failed with code 1"
 
 
 def test_a_signal_between_attempts_is_a_stop(life: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

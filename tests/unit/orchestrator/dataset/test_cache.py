@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import socket
+import traceback
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from orchestrator.dataset.cache import Built, Side, content_key, prepare_once
+from orchestrator.dataset import checked, signs
+from orchestrator.dataset.cache import Built, Side, _own_home, content_key, prepare_once
 from orchestrator.dataset.examples import Example, make_example
 from orchestrator.dataset.prepare import TokenOptions, _scratch, prepare
 from orchestrator.dataset.samples import DataSource
@@ -136,17 +138,18 @@ def test_a_file_system_without_locks_still_works(tmp_path: Path, monkeypatch: py
 
 def test_rows_of_killed_processes_of_this_host_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.dataset.cache.socket.gethostname", lambda: "node1.lan")
-    own, other = tmp_path / "train-0.node1.lan.7.scratch", tmp_path / "train-0.node2.lan.7.scratch"
-    own.touch()
-    other.touch()
+    own, other = (tmp_path / f"train-0.{node}.lan.{_own_home()}.7.scratch" for node in ("node1", "node2"))
+    cloned = tmp_path / "train-0.node1.lan.0123abcd.7.scratch"  # another host of that name
+    for path in (own, other, cloned):
+        path.touch()
     prepare_once(tmp_path, "k", built, print)
-    assert (own.exists(), other.exists()) == (False, True)
+    assert (own.exists(), other.exists(), cloned.exists()) == (False, True, True)
 
 
 def test_scratch_names_are_those_of_a_process(tmp_path: Path) -> None:
     path = _scratch(tmp_path, "train-0")
     assert path is not None
-    assert path.name == f"train-0.{socket.gethostname()}.{os.getpid()}.scratch"
+    assert path.name == f"train-0.{socket.gethostname()}.{_own_home()}.{os.getpid()}.scratch"
     assert _scratch(None, "train-0") is None
 
 
@@ -169,6 +172,27 @@ def test_reading_gives_signs_of_life(
     )
     arrow = (tmp_path / "data" / "train.arrow").stat().st_size
     assert len(beats) == -(-path.stat().st_size // 16) - (-arrow // 16)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_rows_that_are_made_again_give_signs_of_life(
+    tmp_path: Path, make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch, *, packing: bool
+) -> None:
+    """No step of it is silent for longer than its rows take: reading, tokenising, packing, counting and writing."""
+    for module, name in ((checked, "_ROWS_PER_BEAT"), (signs, "ROWS_PER_BEAT")):
+        monkeypatch.setattr(module, name, 1)
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"{i}", "completion": "b"}) + "\n" for i in range(10)))
+    at: list[str] = []
+
+    def beat() -> None:
+        at.extend(found.name for found in traceback.extract_stack())
+
+    options = TokenOptions(seq_len=8, packing=packing)
+    prepare(DataSource(path=path), make_tokenizer(), options, tmp_path / "data", print, beat)
+    steps = {"check_rows": 10, "_encode_all": 10, "summarise": 20, "write_rows": 5 if packing else 10}
+    for step, least in (steps | ({"_packed": 5} if packing else {})).items():
+        assert at.count(step) >= least, step
 
 
 def test_the_key_follows_data_tokenizer_and_options(tmp_path: Path, make_tokenizer: MakeTokenizer) -> None:

@@ -77,8 +77,8 @@ def test_stops_are_learned_from_the_rows() -> None:
     samples = load_samples(DataSource(path=ROOT / "examples" / "data" / "eval.jsonl")).train[:4]
     rows = tokenise(samples, tokenizer, seq_len=512).examples
     end = tokenizer.convert_tokens_to_ids("<|end|>")
-    assert set(answers.stop_tokens(tokenizer, None, rows)) == {tokenizer.eos_token_id, end}
-    assert answers.stop_tokens(tokenizer, None, ()) == (tokenizer.eos_token_id,)
+    assert set(answers.stop_tokens(tokenizer, None, rows, 512)) == {tokenizer.eos_token_id, end}
+    assert answers.stop_tokens(tokenizer, None, (), 512) == (tokenizer.eos_token_id,)
 
 
 def test_stops_are_learned_from_rows_of_every_source() -> None:
@@ -86,7 +86,7 @@ def test_stops_are_learned_from_rows_of_every_source() -> None:
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "examples" / "base")
     end = tokenizer.convert_tokens_to_ids("<|end|>")
     rows = [make_example([40, 41], [40, 41])] * 40 + [make_example([40, end], [40, end])] * 10
-    assert end in answers.stop_tokens(tokenizer, None, rows)
+    assert end in answers.stop_tokens(tokenizer, None, rows, 512)
 
 
 def test_line_breaks_of_other_alphabets_cut_no_prompt(tmp_path: Path) -> None:

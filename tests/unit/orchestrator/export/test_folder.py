@@ -74,7 +74,7 @@ def test_removes_what_a_killed_process_left(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "out")], check=False)
     assert done.returncode == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.iterdir())) == 2  # the folder and its lock
     with new_folder(tmp_path / "out"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -92,3 +92,73 @@ def test_one_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_before(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="GiB free"):
         check_room(tmp_path / "not" / "yet", 2**60)
+
+
+def test_a_name_with_brackets_is_that_name_alone(tmp_path: Path) -> None:
+    for name in ("out[1]", "out1"):
+        (tmp_path / f".{name}.incomplete-00").mkdir()
+    with new_folder(tmp_path / "out[1]"):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {"out[1]", ".out1.incomplete-00"}
+
+
+def test_a_folder_without_a_lock_and_a_lock_without_a_folder_are_swept(tmp_path: Path) -> None:
+    (tmp_path / ".out.incomplete-00").mkdir()
+    (tmp_path / ".out.incomplete-00" / "half").touch()
+    (tmp_path / ".out.incomplete-11.lock").touch()
+    with new_folder(tmp_path / "out"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_number_that_another_process_had_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with new_folder(tmp_path / "out") as first:
+        monkeypatch.setattr(os, "getpid", lambda: 7)
+        with new_folder(tmp_path / "out") as second:  # of the same process, even
+            assert first != second
+        (tmp_path / "out").rmdir()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_lock_is_held_until_the_folder_has_its_name_and_is_never_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[set[str]] = []
+    rename = Path.rename
+
+    def watched(own: Path, to: Path) -> Path:
+        seen.append({path.name for path in tmp_path.iterdir()})
+        assert not any(path.name.endswith(".lock") for path in own.iterdir())
+        return rename(own, to)
+
+    monkeypatch.setattr(Path, "rename", watched)
+    with new_folder(tmp_path / "out") as folder:
+        (folder / "a").touch()
+    assert seen == [{folder.name, f"{folder.name}.lock"}]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.EACCES, "Permission denied", "/the/base/LICENSE"), r"^/the/base/LICENSE: (?!cannot write)"),
+        (OSError(errno.ENOSPC, "No space left", "/the/base/LICENSE"), "cannot write"),
+        (OSError(errno.EROFS, "Read-only file system"), "cannot write"),
+    ],
+)
+def test_what_cannot_be_read_is_not_told_as_a_failure_to_write(tmp_path: Path, error: OSError, told: str) -> None:
+    def fail() -> None:
+        with new_folder(tmp_path / "out"):
+            raise error
+
+    with pytest.raises(UserError, match=told):
+        fail()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_written_in_the_folder_is_told_as_that(tmp_path: Path) -> None:
+    def fail() -> None:
+        with new_folder(tmp_path / "out") as folder:
+            (folder / "not" / "there").write_text("x")
+
+    with pytest.raises(UserError, match="cannot write"):
+        fail()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
@@ -51,6 +52,34 @@ def test_the_card_tells_what_was_trained_and_no_folder_of_this_machine(
     assert "/" + "work" not in text
     assert str(run.path.parent) not in text
     assert text.startswith("---\nlibrary_name: peft\n")
+
+
+def test_the_card_has_checksums_of_what_was_trained_on(
+    run: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    (rows / "train.jsonl").write_text("after")
+    (rows / "eval.jsonl").write_text("same")
+    same = hashlib.sha256(b"same").hexdigest()
+    sources = {f"{rows}/train.jsonl": "1" * 64, f"{rows}/eval.jsonl": same, f"{rows}/gone.jsonl": "2" * 64}
+    plan = loads((run.path / "plan.json").read_text())
+    config = json.loads(json.dumps(plan.config))
+    config["data"] |= {"path": str(rows)}
+    (run.path / "plan.json").write_text(dumps(replace(plan, config=config)))
+    (run.path / "data").mkdir()
+    (run.path / "data" / "manifest.json").write_text(json.dumps({"sources": sources}))
+    assert _export(capsys, str(run.path), f"export.to={tmp_path / 'kept'}")[0] == 0
+    text = (tmp_path / "kept" / "README.md").read_text()
+    assert f"- `train.jsonl`, SHA-256 `{'1' * 64}` (the file has changed since)\n" in text
+    assert f"- `eval.jsonl`, SHA-256 `{same}`\n" in text
+    assert f"- `gone.jsonl`, SHA-256 `{'2' * 64}` (the file is not there any more)\n" in text
+    assert "as of the export" not in text.split("## Data")[1]
+    (run.path / "data" / "manifest.json").write_text("{}")
+    assert _export(capsys, str(run.path), f"export.to={tmp_path / 'now'}")[0] == 0
+    text = (tmp_path / "now" / "README.md").read_text()
+    assert f"- `train.jsonl`, SHA-256 `{hashlib.sha256(b'after').hexdigest()}`\n" in text
+    assert "Checksums of files are as of the export" in text
 
 
 def test_the_command_of_the_card_can_be_read_again(run: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,11 @@
-"""Taking back what was done to a node, whatever state it is in by then."""
+"""When the scheduler does what was asked; and taking it back, whatever state a node is in by then."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,3 +59,51 @@ def test_a_scheduler_that_is_gone_is_no_traceback(tmp_path: Path, monkeypatch: p
 
 def test_nothing_was_done_and_nothing_is_taken_back(tmp_path: Path) -> None:
     assert not _downed(tmp_path, "").mend()
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program `scontrol` that shows a job as it stands in the file returned, and takes each node down."""
+    shown, program = tmp_path / "job", tmp_path / "scontrol"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'case "$1 $2" in\n"show job") cat {shown} || exit 1;;\n'
+        '"show hostnames") [ "$3" = "node[1-2]" ] && printf "node1\\nnode2\\n" || exit 1;;\nesac\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("orchestrator.fault_runs.scheduler._ASK_SECONDS", 0.0)
+    return shown
+
+
+def _submitted(run_dir: Path, **faults: Any) -> Scheduler:
+    (run_dir / "launch").mkdir()
+    (run_dir / "launch" / "submitted.json").write_text(json.dumps({"job": "7"}))
+    return Scheduler(FaultsConfig(**faults), Fault.slurm_node_down, run_dir)
+
+
+def _events(run_dir: Path) -> list[dict[str, Any]]:
+    path = run_dir / "events.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_job_that_waits_for_its_turn_is_waited_for(job: Path, tmp_path: Path, step: int) -> None:
+    scheduler = _submitted(tmp_path, step=step, rank=1)
+    for waiting in ("PENDING Reason=Resources NodeList=(null)", "CONFIGURING NodeList=node[1-2]"):
+        job.write_text(f"JobId=7 JobState={waiting} NumNodes=2\n")
+        scheduler.look()
+    assert not _events(tmp_path)
+    job.write_text("JobId=7 JobState=RUNNING NodeList=node[1-2] NumNodes=2\n")
+    scheduler.look()
+    scheduler.look()
+    (told,) = _events(tmp_path)
+    assert (told["event"], told["node"]) == ("fault_injected", "node2")
+
+
+def test_a_scheduler_that_does_not_know_the_job_is_told_once(job: Path, tmp_path: Path) -> None:
+    scheduler = _submitted(tmp_path, step=1)
+    for _ in range(2):
+        scheduler.look()
+    assert [event["event"] for event in _events(tmp_path)] == ["fault_refused"]
+    assert not job.exists()

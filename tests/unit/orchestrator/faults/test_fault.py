@@ -119,5 +119,8 @@ def test_each_that_cannot_be_tried_has_a_reason() -> None:
     nothing = {fault for fault in KINDS if why_not(fault, config, Facts(is_monitored=False))}
     links = {Fault.slow_link, Fault.cut_link, Fault.disk_full}
     assert nothing == links | {fault for fault, kind in KINDS.items() if kind.who is not Who.rank}
+    alone = compose(["experiment=demo", "launch=local", "devices=1"])[0]
+    launchers = {fault for fault in KINDS if "needs a launcher" in why_not(fault, alone, ALL)}
+    assert launchers == {Fault.kill_launcher, Fault.stop_launcher}
     assert "no scontrol" in why_not(Fault.slurm_node_down, slurm, replace(ALL, commands=frozenset({"sbatch"})))
     assert "faults.partition" in why_not(Fault.slurm_preempt, compose(["experiment=demo", "launch=slurm"])[0], ALL)

@@ -101,6 +101,45 @@ def test_what_others_do_is_refused_by_a_rank(tmp_path: Path) -> None:
     assert events(tmp_path)[0]["event"] == "fault_refused"
 
 
+# Whatever starts the rank, without or with the mark of the run.
+PARENT = """
+import os, subprocess, sys
+done = subprocess.run(
+    [sys.executable, "-c", *sys.argv[2:]], env={**os.environ, sys.argv[1]: "a run"}, capture_output=True, text=True
+)
+print(done.returncode, *done.stdout.split())
+"""
+
+
+def parent_of_a_rank(run_dir: Path, fault: str, **marks: str) -> subprocess.Popen[str]:
+    environ = {name: value for name, value in os.environ.items() if name != RUN_MARK}
+    return subprocess.Popen(
+        [sys.executable, "-c", PARENT, RUN_MARK, RANK, str(run_dir), fault, "1"],
+        env={**environ, "PYTHONPATH": str(ROOT), **marks},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("fault", ["kill_launcher", "stop_launcher"])
+def test_a_run_that_starts_its_rank_itself_has_no_launcher(tmp_path: Path, fault: str) -> None:
+    parent = parent_of_a_rank(tmp_path, fault)
+    try:
+        said, _ = parent.communicate(timeout=30)
+    finally:
+        parent.kill()
+    assert (parent.returncode, said.split()) == (0, ["0", "1", "2", "3", "4", "5"])
+    (told,) = events(tmp_path)
+    assert (told["event"], told["why"]) == ("fault_refused", "this rank was not started by a launcher of the run")
+
+
+def test_a_launcher_of_the_run_is_killed(tmp_path: Path) -> None:
+    parent = parent_of_a_rank(tmp_path, "kill_launcher", **{RUN_MARK: "a run"})
+    parent.communicate(timeout=30)
+    assert parent.returncode == -9
+    assert events(tmp_path)[0]["event"] == "fault_injected"
+
+
 class Parameter:
     """As torch's: hooks change the gradient as it is made."""
 

@@ -64,6 +64,7 @@ printf %s '{
   "PYTHONUNBUFFERED": "1",
   "PYTORCH_ALLOC_CONF": "expandable_segments:True",
   "TOKENIZERS_PARALLELISM": "false",
+  "TRAINMASTER_ATTEMPT": "1",
   "TRAINMASTER_RUN_DIR": "/runs/a"
  },
  "ports": [
@@ -102,5 +103,6 @@ env \
     PYTHONUNBUFFERED=1 \
     PYTORCH_ALLOC_CONF=expandable_segments:True \
     TOKENIZERS_PARALLELISM=false \
+    TRAINMASTER_ATTEMPT=1 \
     TRAINMASTER_RUN_DIR=/runs/a \
     /venv/bin/python -P -u -m launch.fan_out /runs/a/launch/run-1-1.json /venv/bin/python ssh -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=15

@@ -188,6 +188,7 @@ fi
 
 # 4. rows are tokenised once; then one agent per node starts the ranks
 . /runs/a/launch/exports.sh
+export TRAINMASTER_ATTEMPT="$ATTEMPT"
 if [ "$CODE" -eq 0 ] && [ -z "$SIGNAL" ]; then
     step srun --ntasks-per-node=1 --nodes=1 --ntasks=1 --gres=none /venv/bin/python -P -u -m orchestrator.train.prepare /runs/a/plan.json
 fi

@@ -9,6 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora.layer import LoraLayer
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     BitsAndBytesConfig,
@@ -21,7 +22,10 @@ from transformers import (
 )
 
 from orchestrator.errors import UserError
+from orchestrator.export.adapter_files import WEIGHTS
+from orchestrator.merge.adapter import cast
 from orchestrator.merge.base import Base, Trained, source_of
+from orchestrator.merge.finite import checked
 from orchestrator.merge.layers import AdaptedLayers
 from orchestrator.merge.run import Merge, Merged
 
@@ -201,3 +205,30 @@ def test_no_memory_is_taken_by_the_base_before_it_is_merged(tmp_path: Path) -> N
     )
     assert layers.names
     assert sum(held.values()) < adapters + 4096
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_values_that_are_no_numbers_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    base = _base(tmp_path, "llama")
+    adapter = _adapter(base, tmp_path / "adapter")
+    tensors = load_file(adapter / WEIGHTS)
+    broken = next(name for name in tensors if "layers.1.self_attn.v_proj.lora_B" in name)
+    tensors[broken][3, 1] = float("nan")
+    save_file(tensors, adapter / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"model\.layers\.1\.self_attn\.v_proj\.weight holds .*checkpoint=best"):
+        _merged(base, adapter, tmp_path / "out", dtype)
+    with pytest.raises(UserError, match=rf"{broken} holds .*checkpoint=best"):
+        cast(adapter, tmp_path / "cast", dtype)
+
+
+def test_what_the_written_type_cannot_hold_is_refused_of_adapters_and_of_copies(tmp_path: Path) -> None:
+    source = tmp_path / "adapter"
+    source.mkdir()
+    save_file({"a": torch.tensor([1.0, 7e4])}, source / WEIGHTS)
+    with pytest.raises(UserError, match=r"a holds .* fp16 cannot hold.*export\.dtype=bf16"):
+        cast(source, tmp_path / "cast", torch.float16)
+    cast(source, tmp_path / "cast", torch.bfloat16)
+    with pytest.raises(UserError, match="fp16 cannot hold"):
+        list(checked("b", [torch.tensor([7e4])], torch.float16, copies=True))
+    kept = [torch.tensor([1.0, -float("inf")]), torch.tensor([2])]
+    assert list(checked("c", kept, torch.float16, copies=True)) == kept  # a mask of the base

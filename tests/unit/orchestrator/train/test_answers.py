@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from orchestrator.compose import shipped_folder
 from orchestrator.config import DataConfig, ModelConfig, RunConfig
 from orchestrator.config_eval import EvalConfig
 from orchestrator.dataset import checked
+from orchestrator.dataset.examples import make_example
 from orchestrator.evaluation.metrics import Answer
-from orchestrator.train.answers import SAMPLES, Answers
+from orchestrator.train import answers as module
+from orchestrator.train.answers import SAMPLES, Answers, stop_tokens
 from orchestrator.train.generate import Generated
 from orchestrator.train.groups import MetricsGroup
 from orchestrator.train.run_files import read_json_lines
@@ -87,3 +91,37 @@ def test_a_full_disk_costs_samples_alone(answers: Answers, tmp_path: Path, monke
     records = read_json_lines(tmp_path / SAMPLES)
     assert {record["step"] for record in records} == {4, 5}
     assert "| 5 | two |" in (tmp_path / "samples.md").read_text(encoding="utf-8")
+
+
+def test_only_special_tokens_at_the_end_of_whole_rows_stop_an_answer() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(BASE)
+    tokenizer.add_tokens([AddedToken("\n", normalized=False), AddedToken("</think>", normalized=False)])
+    line, thought, end, user = map(tokenizer.convert_tokens_to_ids, ("\n", "</think>", "<|end|>", "<|user|>"))
+    word = tokenizer("word", add_special_tokens=False)["input_ids"][-1]
+
+    def stops(*tail: int, seq_len: int = 8) -> set[int]:
+        row = [word, *tail]
+        return {*stop_tokens(tokenizer, None, [make_example(row, row)], seq_len)} - {tokenizer.eos_token_id}
+
+    assert stops(word, end, line, line) == {end}
+    assert stops(end, word, line) == set()  # text stands between it and the end
+    assert stops(word, thought) == set()
+    assert stops(word, line) == set()
+    assert stops(word, user, seq_len=3) == set()  # cut where a turn happened to begin
+    assert stops(word, user, seq_len=4) == {user}
+
+
+def test_scoring_gives_signs_of_life_and_says_which_tokens_bleu_counts(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = replace(answers._config, eval=replace(answers._config.eval, metrics=("bleu", "exact_match")))
+    monkeypatch.setattr(answers, "_config", config)
+    asked = [replace(each, question=replace(each.question, reference="\u4f60\u597d")) for each in answers.asked()]
+    monkeypatch.setattr(answers, "_asked", tuple(asked))
+    monkeypatch.setattr(module, "generate", lambda *_: [Generated(tokens=(5,), ended=True)] * len(asked))
+    told: list[int] = []
+    for step in (0, 4):
+        answers.evaluate(torch.nn.Linear(1, 1), step, told.append)
+    assert capsys.readouterr().out.count("BLEU of prompts counts characters (sacrebleu's tokenizer zh)") == 1
+    assert len(told) >= 2 * len(asked)
+    assert set(told) == {len(asked)}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from peft import LoraConfig, get_peft_model
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from orchestrator.train import rng
 from orchestrator.train.generate import Decoding, Generated, batches_of, generate
@@ -138,3 +140,35 @@ def test_there_is_a_beat_for_every_token(model: LlamaForCausalLM, settings: Trai
     generate(model, PROMPTS, decoding, settings, MetricsGroup(settings), beats.append)
     assert beats == [0] * 4 + [3] * 4
     assert generate(model, (), decoding, settings, MetricsGroup(settings)) == ()
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_models_own_settings_decide_nothing_and_are_as_before(
+    model: LlamaForCausalLM, settings: TrainSettings, wrapped: bool
+) -> None:
+    expected = _made(model, settings)
+    sampled = replace(GREEDY, temperature=1.0)
+    drawn = _made(model, settings, sampled)
+    own = GenerationConfig(
+        min_p=0.9,
+        typical_p=0.1,
+        min_new_tokens=6,
+        suppress_tokens=[token for token in range(32) if token not in {3, 4}],
+        forced_eos_token_id=4,
+        sequence_bias={(7,): 50.0},
+    )
+    held = copy.deepcopy(model)
+    held.generation_config = own
+    asked: Any = get_peft_model(held, LoraConfig(target_modules=["q_proj"])) if wrapped else held
+    assert _made(asked, settings) == expected
+    assert _made(asked, settings, sampled) == drawn
+    assert held.generation_config is own
+
+    def fails(*_: object, **__: object) -> None:
+        assert held.generation_config.min_p is None
+        raise RuntimeError("out of memory")
+
+    held.generate = fails
+    with pytest.raises(RuntimeError, match="out of memory"):
+        _made(asked, settings)
+    assert held.generation_config is own

@@ -119,6 +119,18 @@ def test_others_wait_for_one_that_loads() -> None:
     assert not watch(beats, 440, Facts(world_size=2))
 
 
+def test_others_wait_for_one_that_prepares_the_rows() -> None:
+    """Ranks that wait for its lock do not beat: they are excused as long as it does, and no longer."""
+
+    def beats(second: float) -> list[BeatReading]:
+        made = BeatReading(rank=0, phase="starting", count=2 + int(min(second, 1000) / 10))
+        return [made, BeatReading(rank=1, phase="starting", count=2)]
+
+    ((second, one),) = watch(beats, 1400, Facts(world_size=2))
+    assert second == pytest.approx(1300, abs=12)
+    assert "while starting" in one.evidence
+
+
 def test_others_may_wait_for_one_that_saves_or_evaluates() -> None:
     """Rank 0 saves for a minute while the others stand in training."""
 
@@ -128,6 +140,20 @@ def test_others_may_wait_for_one_that_saves_or_evaluates() -> None:
         return [BeatReading(rank=0, phase="saving", step=20, count=1000), both[1]] if 20 < second < 80 else both
 
     assert not watch(beats, 200, Facts(world_size=2))
+
+
+@pytest.mark.parametrize(("phase", "limit"), [("training", 10), ("finishing", 900)])
+def test_nobody_waits_for_a_rank_that_has_ended(phase: str, limit: int) -> None:
+    """Rank 1 does not come out of the end of the run, at the same step as rank 0, which did."""
+
+    def beats(second: float) -> list[BeatReading]:
+        if second < 20:
+            return [at_second(second, rank) for rank in range(2)]
+        return [BeatReading(rank=rank, phase=("ended", phase)[rank], step=20, count=99) for rank in range(2)]
+
+    ((second, one),) = watch(beats, 20 + limit + 60, Facts(world_size=2))
+    assert second == pytest.approx(20 + limit, abs=2)
+    assert (one.rank, one.evidence.split(":")[0].split(" after")[0].split(" while")[0]) == (1, "rank 1 hangs")
 
 
 def test_the_first_step_has_time() -> None:

@@ -14,7 +14,8 @@ from orchestrator.report.page.parallel import parallel, uprights
 from orchestrator.report.page.read_sweep import is_sweep, read_sweep
 from orchestrator.report.page.sweep_page import sweep_page
 from orchestrator.report.page.sweep_record import SweepRecord, tried
-from orchestrator.reporting import page_of
+from orchestrator.report.trained import peak_of
+from orchestrator.reporting import against_name, page_of
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -55,6 +56,18 @@ def sweep_dir(tmp_path: Path, run_dir: Path) -> Path:
     return folder
 
 
+def test_comparisons_with_trials_of_two_sweeps_have_names_of_their_own(run_dir: Path, tmp_path: Path) -> None:
+    others = [tmp_path / name / "0" for name in ("sweepA", "sweepB", "deep/sweepA")]
+    for other in others:
+        shutil.copytree(run_dir, other)
+    names = [page_of(str(run_dir), str(other)).path.name for other in others]
+    assert len(set(names)) == 3
+    assert names[0].startswith("report-against-sweepA-0-")
+    assert names[1].startswith("report-against-sweepB-0-")
+    assert against_name(run_dir, run_dir.parent / "x" / ".." / "b") == "report-against-b.html"
+    assert against_name(run_dir, others[0].parent / "." / "0") == names[0]
+
+
 def test_a_sweep_names_its_best_trial_and_why_others_failed(sweep_dir: Path) -> None:
     page = page_of(str(sweep_dir))
     assert page.kind == "sweep"
@@ -92,6 +105,11 @@ def test_a_sweep_that_has_not_ended_is_told_from_its_trials(sweep_dir: Path, run
     assert sweep.trials[0].loss == pytest.approx(3.6017, abs=1e-3)
     assert sweep.trials[1].status == "not ended"
     assert "The sweep has not ended" in page_of(str(sweep_dir)).text
+    summary = json.loads((sweep_dir / "0" / "summary.json").read_text())
+    assert sweep.trials[0].results["peak_bytes"] == peak_of(summary["measured"]["memory"])
+    summary["measured"]["memory"] = {"train": {"device_bytes": 9, "host_bytes": 70}, "save": {"host_bytes": 80}, "x": 1}
+    (sweep_dir / "0" / "summary.json").write_text(json.dumps(summary))
+    assert read_sweep(sweep_dir).trials[0].results["peak_bytes"] == 9
     shutil.copytree(run_dir, sweep_dir / "11")
     (sweep_dir / "11" / "plan.json").write_text("{")
     sweep = read_sweep(sweep_dir)

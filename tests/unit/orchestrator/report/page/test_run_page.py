@@ -115,6 +115,20 @@ def test_events_have_the_step_at_which_they_happened(run_dir: Path) -> None:
     ]
 
 
+def test_many_checkpoints_hide_no_fault(run_dir: Path) -> None:
+    body = (run_dir / "events.jsonl").read_text()
+    saved = [{"time": 1.0, "event": "checkpoint", "step": at, "bytes": 1} for at in range(700)]
+    (run_dir / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in saved) + body)
+    record = read(run_dir)
+    assert [one.number for one in told_events(record) if one.number] == [1, 2, 3, 4]
+    text = page(record)
+    nothing_is_fetched(text)
+    others = sum(1 for one in told_events(record) if not one.number)
+    assert "1 fault and 2 reactions are told below" in text
+    assert f"Checkpoints and other events ({others})" in text
+    assert f"The first {others - 400} are left out; events.jsonl has them." in text
+
+
 def test_a_step_that_was_done_twice_is_drawn_once(run_dir: Path) -> None:
     keys = [(one.rank, one.step) for one in read(run_dir).ranks]
     assert len(keys) == len(set(keys)) == 24
@@ -165,6 +179,54 @@ def test_scores_and_sources_are_shown_where_a_run_has_them(run_dir: Path) -> Non
     assert '<th scope="row">exact_match</th><td class="number">0.25</td><td class="number">0.5</td>' in text
     assert "rouge.rouge1" in text
     assert "Sources of rows" in text
+
+
+def test_no_comma_stands_alone_where_nothing_was_predicted(run_dir: Path) -> None:
+    plan = json.loads((run_dir / "plan.json").read_text())
+    for name in ("memory", "step_seconds", "tokens_per_second"):
+        del plan["chosen"][name]
+    (run_dir / "plan.json").write_text(json.dumps(plan))
+    summary = json.loads((run_dir / "summary.json").read_text())
+    summary.pop("predicted", None)
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    text = page(read(run_dir))
+    assert re.search(r"Memory of the fullest rank peaked at [\d.]+ \w+ while training\.", text)
+
+
+def test_results_of_the_harness_are_shown(run_dir: Path) -> None:
+    summary = json.loads((run_dir / "summary.json").read_text())
+    harness = {"before": {"arc_easy": {"acc": 0.25}}, "after": {"arc_easy": {"acc": 0.5}, HOSTILE: {"acc": 0.1}}}
+    (run_dir / "summary.json").write_text(json.dumps({**summary, "lm_eval": {**harness, "limit": 200}}))
+    text = page(read(run_dir))
+    nothing_is_fetched(text)
+    assert "LM evaluation harness</h3>" in text
+    assert '<th scope="row">arc_easy.acc</th><td class="number">0.25</td><td class="number">0.5</td>' in text
+    assert "Of each task 200 questions were asked." in text
+
+
+def test_answers_before_training_and_the_newest_are_shown(run_dir: Path) -> None:
+    assert "Sampled answers" not in page(read(run_dir))
+    one = {"prompt": HOSTILE, "reference": None, "tokens": 9, "ended": False, "scores": {}}
+    asked = [
+        {**one, "step": step, "name": name, "answer": f"{name} at {step} {HOSTILE}{'x' * 700}"}
+        for step in (0, 4, 8)
+        for name in (*(f"row {at}" for at in range(30)), "prompt 1")
+    ]
+    odd = [{"step": "x", "name": "row 1"}, {"step": 8, "name": "prompt 2", "scores": [1], "answer": None}]
+    (run_dir / "samples.jsonl").write_text("".join(json.dumps(record) + "\n" for record in (*asked, *odd)) + '{"st')
+    text = page(read(run_dir))
+    nothing_is_fetched(text)
+    table = text.split("Sampled answers</h3>")[1].split("</table>")[0]
+    assert "prompt 1 at 0 " in table
+    assert "prompt 1 at 8 " in table
+    assert "prompt 1 at 4 " not in table
+    assert table.index("prompt 1 at 0") < table.index("row 0 at 0")
+    assert "step 8</th>" in table
+    assert "x" * 601 not in table
+    assert "cut at 9 tokens" in table
+    assert table.count("<tr>") == 1 + 20
+    assert "12 more questions are in samples.md" in table
+    assert "1 lines of samples.jsonl are cut" in text
 
 
 def test_a_failed_run_says_why_and_what_to_do(run_dir: Path) -> None:
