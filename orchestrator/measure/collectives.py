@@ -132,18 +132,27 @@ def _executor(team: Team, kind: Collective, ways: Sequence[Way]) -> Iterator[tup
         return
     way = min(ours, key=lambda way: way.cost.overlapped)
     for size, pieces in _CUTS:
-        seconds = team.seconds(*_runner(team, way, size, pieces), _RUNS)
+        seconds = carried_out(team, way, size, pieces, _RUNS)
         messages, moving = way.cost.steps + pieces - 1, pieces_moving(way, size, pieces)
         handled = way.cost.messages * pieces
         run = Run(messages=messages, handled=handled, moving_seconds=moving, seconds=median(seconds))
         yield f"{kind.value}.{way.algorithm}.{size}.{pieces}", seconds, run
 
 
-def _runner(team: Team, way: Way, size: int, pieces: int) -> tuple[Callable[[], object], Callable[[], object]]:
+def carried_out(team: Team, way: Way, size: int, pieces: int, runs: int) -> tuple[float, ...]:
+    """Seconds of each run of a schedule whose chunks are cut into so many pieces; all ranks call this.
+
+    Its group goes afterwards: threads of gloo's groups wake up a hundred times a second, and those of many groups on
+    many ranks slow down what is measured next.
+    """
     executor = executor_of(way, size, pieces)
     data = torch.zeros(size // _ELEMENT_BYTES, device=team.device)
-    result = torch.empty_like(data) if executor.schedule.collective is Collective.all_to_all else None
-    return data.zero_, lambda: executor.run(data, result)
+    result = torch.empty_like(data) if way.collective is Collective.all_to_all else None
+    try:
+        return team.seconds(data.zero_, lambda: executor.run(data, result), runs)
+    finally:
+        executor.close()
+        dist.destroy_process_group(executor.group)
 
 
 def executor_of(way: Way, size: int, pieces: int) -> Executor:

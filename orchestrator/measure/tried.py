@@ -14,7 +14,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from orchestrator.measure.collectives import executor_of, library
+from orchestrator.measure.collectives import carried_out, library
 from orchestrator.measure.serve import Entry
 from orchestrator.measure.team import Team
 from orchestrator.measure.use import tried_name
@@ -31,7 +31,9 @@ _KIB: Final = 1 << 10
 _SIZES: Final = (4 * _KIB**2, 64 * _KIB**2, 16 * _KIB**2, 512 * _KIB, 64 * _KIB, 4 * _KIB)
 _LEAST_OF_EXECUTOR: Final = 512 * _KIB  # below, what is fixed decides, and that is fitted
 _RUNS: Final = 5
-_MOST_SECONDS: Final = 2.0  # of one run, by the model
+_SHORT_SECONDS: Final = 2.0  # of one run, by the model
+_RUNS_OF_LONG: Final = 2
+_MOST_SECONDS: Final = 6.0
 _BUDGET_SECONDS: Final = 200.0  # of all
 _MOST_WAYS: Final = 3  # of the executor, for one collective and size
 _SEARCHED: Final = 16  # ranks; above, ways that linear programs find take long to build
@@ -45,6 +47,7 @@ class Trial:
     way: Way
     nbytes: int
     pieces: int = 1
+    runs: int
 
 
 Trials = Generator[Trial, Sequence[float], None]
@@ -87,8 +90,9 @@ def _at_size(graph: Graph, ways: Sequence[Way], size: int, entries: list[Entry])
     # NCCL picks among its own by its own tables: whose time it took cannot be told.
     own = [way for way in ways if way.runner is Runner.builtin and way.schedule and way.software.name == "gloo"]
     for way in own[:1]:
-        if duration(way, size).seconds <= _MOST_SECONDS:
-            trial = Trial(way=way, nbytes=size)
+        told = duration(way, size)
+        if told.seconds <= _MOST_SECONDS:
+            trial = Trial(way=way, nbytes=size, runs=_runs(told.seconds))
             entries.append(_entry(graph, trial, (yield trial)))
     if size < _LEAST_OF_EXECUTOR:
         return
@@ -98,10 +102,14 @@ def _at_size(graph: Graph, ways: Sequence[Way], size: int, entries: list[Entry])
         told = duration(way, size)
         if told.seconds >= fastest:  # the model leaves out what else takes time: it is not to be beaten by much
             return
-        trial = Trial(way=way, nbytes=size, pieces=told.pieces)
+        trial = Trial(way=way, nbytes=size, pieces=told.pieces, runs=_runs(told.seconds))
         seconds = yield trial
         fastest = min(fastest, median(seconds))
         entries.append(_entry(graph, trial, seconds))
+
+
+def _runs(seconds: float) -> int:
+    return _RUNS if seconds <= _SHORT_SECONDS else _RUNS_OF_LONG
 
 
 def _after(mine: Trials, seconds: Sequence[float]) -> Trial | None:
@@ -121,15 +129,8 @@ def _agreed(team: Team, trial: Trial | None) -> Trial | None:
 def _timed(team: Team, trial: Trial) -> tuple[float, ...]:
     way, elements = trial.way, trial.nbytes // _ELEMENT_BYTES
     if way.runner is Runner.builtin:
-        return team.seconds(*library(team, way.collective, elements // team.size * team.size), _RUNS)
-    executor = executor_of(way, trial.nbytes, trial.pieces)
-    data = torch.zeros(elements, device=team.device)
-    result = torch.empty_like(data) if way.collective is Collective.all_to_all else None
-    try:
-        return team.seconds(data.zero_, lambda: executor.run(data, result), _RUNS)
-    finally:
-        executor.close()
-        dist.destroy_process_group(executor.group)
+        return team.seconds(*library(team, way.collective, elements // team.size * team.size), trial.runs)
+    return carried_out(team, way, trial.nbytes, trial.pieces, trial.runs)
 
 
 def _entry(graph: Graph, trial: Trial, seconds: Sequence[float]) -> Entry:
