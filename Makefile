@@ -13,7 +13,7 @@ TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' requirements.lock)
 demo: setup
 	$(BIN)/trainmaster train experiment=demo
 
-# What every change must pass, in under 20 minutes on two cores: all but the tests marked slow.
+# What every change must pass, about half an hour on two cores: all but the tests marked slow.
 test: lint unit integration cluster
 
 # Everything, slow ones too: about an hour on two cores. Before a release, and after a change to what they guard.

@@ -37,6 +37,7 @@ def _has_namespaces() -> bool:
     return made.returncode == 0
 
 
+@pytest.mark.slow
 def test_ranks_of_this_host_tell_what_routes_need() -> None:
     found = on_host._found("cpu", f"{LINKS},{COLLECTIVES}")
     links = {entry["name"]: entry["value"] for entry in found[LINKS]}

@@ -29,6 +29,7 @@ def _difference(folder: Path) -> float:
     return float((logits - seen["logits"]).abs().max())
 
 
+@pytest.mark.slow
 def test_pissa_is_exported_for_the_base_it_changed(runs: Any) -> None:
     summary = runs.train("pissa", "adapter=pissa", "base=none", *SHORT)
     folder = runs.root / "pissa"

@@ -136,6 +136,7 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_last_and_says_resumable(
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not mounts(), reason="needs the right to mount a small file system")
 def test_a_disk_that_is_nearly_full_keeps_fewer(runs: Any, demo: tuple[str, ...], tmp_path: Path) -> None:
     done = on_small_disk(runs, tmp_path, "10500k", *demo, "engine=ddp", "checkpoint.keep=9")

@@ -64,6 +64,7 @@ def _without_exports(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_stopped_run_is_the_same_adapter(runs: Runs, ddp: str) -> None:
     _without_exports(runs.copy_at(ddp, "stopped-export", 6))
     body = _export(runs, "stopped-export")

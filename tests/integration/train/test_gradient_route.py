@@ -18,6 +18,7 @@ def adapter(runs: Any, name: str) -> dict[str, Any]:
     return tensors
 
 
+@pytest.mark.slow
 def test_the_executor_trains_as_the_library_does(runs: Any) -> None:
     library = runs.train("by-library", *ROWS, "engine.gradient_route=library", "batch.max_steps=3")
     ours = runs.train("by-executor", *OURS, "batch.max_steps=3")

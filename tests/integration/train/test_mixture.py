@@ -23,6 +23,7 @@ def sources(root: Path) -> str:
     return f"data.sources=[{{path: {chat}, weight: 0.5}}, {{path: {plain}, share: 0.5, name: sums}}]"
 
 
+@pytest.mark.slow
 def test_a_mixture_is_trained_resumed_and_refused_when_a_source_has_changed(runs: Any, tmp_path: Path) -> None:
     mixture = (
         sources(tmp_path),

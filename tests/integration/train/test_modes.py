@@ -54,6 +54,7 @@ def test_static_padding_changes_only_the_shape(trained: Trained, plain: list[flo
     assert losses == pytest.approx(plain, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_packing_trains(runs: Any, trained: Trained) -> None:
     _, summary = trained("packed", "engine=ddp", "data.packing=true", "batch.global=4")
     stats = json.loads((runs.root / "packed" / "data" / "stats.json").read_text())["train"]

@@ -16,7 +16,7 @@ def _events(runs: Any, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (runs.root / name / "events.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("engine", ["ddp", "streamed"])
+@pytest.mark.parametrize("engine", ["ddp", pytest.param("streamed", marks=pytest.mark.slow)])
 def test_losses_are_the_same_bit_by_bit(runs: Any, engine: str) -> None:
     for word in ("false", "true"):
         runs.train(f"{engine}_{word}", f"engine={engine}", *SHORT, f"recovery.rehearse={word}")

@@ -102,6 +102,7 @@ def test_plain_peft_gives_the_logits_of_the_run(resized: Path) -> None:
     torch.testing.assert_close(logits, seen["logits"].float(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_between_decision_and_change_goes_on_bit_by_bit(runs: Any, resized: Path) -> None:
     folder = runs.copy_at("resized", "resized_pending", step=2)
     done = runs.run("train", f"resume={folder}")

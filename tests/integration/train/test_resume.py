@@ -68,7 +68,7 @@ def test_killed_rank_goes_on_by_itself_and_ends_with_the_same_bits(
     assert len(list(folder.glob("plan.[0-9]*.json"))) == 2
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_other_number_of_ranks(runs: Any, ddp: str, ranks: int) -> None:
     folder = runs.copy_at(ddp, f"ranks_{ranks}", step=4)
     resumed = runs.run("train", f"resume={folder}", f"devices={ranks}")
@@ -137,6 +137,7 @@ def test_damaged_newest_checkpoint_falls_back(runs: Any, ddp: str) -> None:
     assert same_adapter(folder, runs.root / ddp)
 
 
+@pytest.mark.slow
 def test_other_data_is_refused(runs: Any, ddp: str, tmp_path: Path) -> None:
     folder = runs.copy_at(ddp, "other_data", step=4)
     rows = tmp_path / "rows.jsonl"
