@@ -14,7 +14,7 @@ from typing import Final
 
 from topology.collectives import Collective
 
-LIBRARY: Final = "library"
+LIBRARY: Final = "builtin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,8 +48,8 @@ def test_ranks_of_this_host_tell_what_routes_need() -> None:
     assert any(name.startswith("all_to_all.gloo.") for name in collectives)
     assert {"step", "launch"} & collectives.keys()
     for kind in Collective:
-        assert 0.05 < collectives[f"tried.{kind.value}.library.4194304.2"] < 20
-        assert any(name.startswith(f"tried.{kind.value}.") and ".library." not in name for name in collectives)
+        assert 0.05 < collectives[f"tried.{kind.value}.builtin.4194304.2"] < 20
+        assert any(name.startswith(f"tried.{kind.value}.") and ".builtin." not in name for name in collectives)
 
 
 def test_a_rank_without_a_launcher_says_so(capfd: pytest.CaptureFixture[str]) -> None:

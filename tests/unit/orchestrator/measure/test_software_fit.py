@@ -108,7 +108,7 @@ def test_measured_values_replace_priors_and_the_rest_stays() -> None:
 def test_ways_that_were_carried_out_are_read_and_other_names_passed_over() -> None:
     names = {
         "tried.all_reduce.double tree.4194304.2": (1.2, "ratio"),
-        "tried.all_to_all.library.65536.2": (200.0, "ratio"),
+        "tried.all_to_all.builtin.65536.2": (200.0, "ratio"),
     }
     words = (
         "tried",
@@ -122,7 +122,7 @@ def test_ways_that_were_carried_out_are_read_and_other_names_passed_over() -> No
     found = measured_software(graph_of(preset("cpu")), calibration({}, {**names, **wrong}))
     assert found.tried == (
         Tried(collective=Collective.all_reduce, way="double tree", nbytes=4194304, ratio=1.2),
-        Tried(collective=Collective.all_to_all, way="library", nbytes=65536, ratio=200.0),
+        Tried(collective=Collective.all_to_all, way="builtin", nbytes=65536, ratio=200.0),
     )
 
 

@@ -3,78 +3,13 @@
 import json
 import re
 import time
-from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from orchestrator.report.page.document import load_assets
-from orchestrator.report.page.read import read_run
-from orchestrator.report.page.record import Record
-from orchestrator.report.page.run_page import run_page
 from orchestrator.report.page.told import told_events
 from orchestrator.reporting import FILE, leave_page, page_of
-
-HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>\'"&\u202e'
-
-
-POLICY = "default-src 'none'"
-
-
-def page(record: Record) -> str:
-    return run_page(record, version="1", assets=load_assets())
-
-
-def read(folder: Path, status: str = "done") -> Record:
-    logs = sorted((folder / "logs").glob("*.log"))
-    return read_run(folder, status, logs[0] if logs else None, "trainmaster train model=./m")
-
-
-class _Page(HTMLParser):
-    """Elements of the page, and all of its attributes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.ids: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.open: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
-        self.ids += [value or "" for name, value in attrs if name == "id"]
-        if tag not in {"meta", "link", "br"}:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        self.open.pop()
-
-
-def well_formed(text: str) -> _Page:
-    """Every element is closed, ids are there once, and every link within the page leads somewhere."""
-    parsed = _Page(text)
-    assert not parsed.open
-    assert len(set(parsed.ids)) == len(parsed.ids)
-    links = {value[1:] for name, value in parsed.attributes if name == "href" and value.startswith("#")}
-    assert links <= set(parsed.ids)
-    return parsed
-
-
-def nothing_is_fetched(text: str) -> None:
-    parsed = well_formed(text)
-    found = [(name, value) for name, value in parsed.attributes if name in {"src", "href", "srcset", "action", "data"}]
-    assert all(value.startswith(("#", "data:")) for _, value in found), found
-    assert not re.search(r"@import|url\(", text)
-    assert ("content", POLICY) in [(name, value.split(";")[0]) for name, value in parsed.attributes]
+from tests.unit.orchestrator.report.page.looking import HOSTILE, nothing_is_fetched, page, read, well_formed
 
 
 def test_the_page_tells_everything_that_was_asked_for(run_dir: Path) -> None:
@@ -227,99 +162,6 @@ def test_answers_before_training_and_the_newest_are_shown(run_dir: Path) -> None
     assert table.count("<tr>") == 1 + 20
     assert "12 more questions are in samples.md" in table
     assert "1 lines of samples.jsonl are cut" in text
-
-
-def test_a_failed_run_says_why_and_what_to_do(run_dir: Path) -> None:
-    (run_dir / "summary.json").write_text(json.dumps({"schema": 1, "status": "failed", "reason": "CUDA out of memory"}))
-    text = page(read(run_dir, "failed"))
-    assert "CUDA out of memory" in text
-    assert f"trainmaster train resume={run_dir}" in text
-    assert "held-out loss 3.6017 over 1750 tokens" in text  # the end of its log
-    assert "346 ms predicted" in text  # of the plan, since the summary has nothing
-
-
-@pytest.mark.parametrize("status", ["running", "stopped", "planned", "waiting", "ended", "not known", "cancelled"])
-def test_a_run_in_any_state(run_dir: Path, status: str) -> None:
-    (run_dir / "summary.json").unlink()
-    if status == "planned":
-        for name in ("metrics.jsonl", "events.jsonl"):
-            (run_dir / name).unlink()
-    text = page(read(run_dir, status))
-    well_formed(text)
-    assert "It stands as it was at" in text
-
-
-def test_a_run_without_readings(run_dir: Path) -> None:
-    for path in (run_dir / "telemetry").iterdir():
-        path.unlink()
-    text = page(read(run_dir))
-    well_formed(text)
-    assert "There are no readings" in text
-    assert "not timed" in text
-
-
-def test_a_plan_of_another_version_is_shown_as_far_as_it_is_known(run_dir: Path) -> None:
-    plan = json.loads((run_dir / "plan.json").read_text())
-    plan["schema"] = 0
-    del plan["workload"]["text"], plan["knobs"]
-    (run_dir / "plan.json").write_text(json.dumps(plan))
-    text = page(read(run_dir))
-    well_formed(text)
-    assert "plan.json is not of this version" in text
-    assert "ddp on 2 ranks, micro-batch 8, fp32" in text
-    assert "activations" in text
-
-
-@pytest.mark.parametrize("name", ["plan.json", "topology.json", "summary.json", "metrics.jsonl", "events.jsonl"])
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"a": 1}\n', "\x00\xff"])
-def test_a_file_that_holds_something_else(run_dir: Path, name: str, text: str) -> None:
-    (run_dir / name).write_text(text, encoding="latin-1")
-    well_formed(page(read(run_dir)))
-
-
-def _mangled(value: Any, at: int) -> Iterator[Any]:
-    """The same JSON with each value of the first levels replaced by others in turn."""
-    if isinstance(value, dict) and at < 4:
-        for key, entry in value.items():
-            for odd in (None, "text", -1, [], {}, [None], {"terms": [1]}):
-                if at == 3 or not isinstance(entry, dict):
-                    yield {**value, key: odd}
-            for other in _mangled(entry, at + 1):
-                yield {**value, key: other}
-
-
-@pytest.mark.parametrize("name", ["summary.json", "plan.json"])
-def test_any_value_may_be_of_another_kind(run_dir: Path, name: str) -> None:
-    record, body = read(run_dir), json.loads((run_dir / name).read_text())
-    if name == "plan.json":
-        body = {key: body[key] for key in ("chosen", "workload", "rejected", "warnings", "calibration", "num_fit")}
-        body["ranked"] = [body["chosen"]]
-    from dataclasses import replace
-
-    for at, odd in enumerate(_mangled(body, 0)):
-        if at % 9 == 0:  # of several hundred; another part of each kind
-            changed = {"summary": odd} if name == "summary.json" else {"plan": {**record.plan, **odd}}
-            assert page(replace(record, labels=(), **changed)).endswith("</html>\n")
-
-
-def test_a_line_that_is_cut_is_left_out_and_told(run_dir: Path) -> None:
-    path = run_dir / "metrics.jsonl"
-    path.write_text(path.read_text()[:-40])
-    record = read(run_dir)
-    assert len(record.losses) == 12 - 1 + 0 or len(record.metrics) == 13
-    assert any("1 lines of metrics.jsonl are cut" in note for note in record.notes)
-
-
-def test_one_step_and_losses_that_are_no_number(run_dir: Path) -> None:
-    line = {"time": 1796062910.0, "step": 1, "loss": None, "step_seconds": 0.5, "tokens_per_second": 10.0}
-    (run_dir / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    text = page(read(run_dir))
-    well_formed(text)
-    (run_dir / "metrics.jsonl").write_text(json.dumps({**line, "loss": 2.5}) + "\n")
-    assert "2.5" in page(read(run_dir))
-    steps = [{**line, "step": step, "loss": None if step % 3 == 0 else 3.0} for step in range(1, 30)]
-    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in steps))
-    assert "In 9 steps the loss was not a number" in page(read(run_dir))
 
 
 def test_temperatures_are_drawn_where_there_are_gpu_readings(run_dir: Path) -> None:
